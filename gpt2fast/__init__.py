@@ -1,0 +1,83 @@
+"""GPT-2 on the machine you have, at the speed of its memory.
+
+    >>> import gpt2fast
+    >>> gpt2fast.get_encoding("gpt2").encode("Hello, world")
+    [15496, 11, 995]
+    >>> lm = gpt2fast.load("demo")
+    >>> print(lm.generate("Once upon a time", max_new_tokens=40, seed=1).text)  # doctest: +SKIP
+
+Names are loaded when they are first used, so that a program that only tokenizes never loads the engine.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gpt2fast.errors import (
+    DownloadError,
+    Error,
+    InputError,
+    InputTypeError,
+    MissingDependencyError,
+    MissingFileError,
+    UnknownTokenError,
+)
+
+if TYPE_CHECKING:
+    from gpt2fast import safetensors
+    from gpt2fast.config import Config
+    from gpt2fast.generation import Generation
+    from gpt2fast.language_model import LanguageModel, load
+    from gpt2fast.model import GPT2
+    from gpt2fast.tokenizer import Tokenizer, get_encoding
+
+    __version__: str
+
+__all__ = [
+    "GPT2",
+    "Config",
+    "DownloadError",
+    "Error",
+    "Generation",
+    "InputError",
+    "InputTypeError",
+    "LanguageModel",
+    "MissingDependencyError",
+    "MissingFileError",
+    "Tokenizer",
+    "UnknownTokenError",
+    "__version__",
+    "get_encoding",
+    "load",
+    "safetensors",
+]
+
+_HOMES = {
+    "Config": "config",
+    "GPT2": "model",
+    "Generation": "generation",
+    "LanguageModel": "language_model",
+    "Tokenizer": "tokenizer",
+    "get_encoding": "tokenizer",
+    "load": "language_model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"gpt2fast.{_HOMES[name]}"), name)
+    elif name == "safetensors":
+        value = import_module("gpt2fast.safetensors")
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("gpt2fast")
+    else:
+        raise AttributeError(f"module 'gpt2fast' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,155 @@
+"""The configuration of a GPT-2 checkpoint: config.json, read, checked and written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt2fast.errors import InputError, MissingFileError
+
+__all__ = ["ACTIVATIONS", "Config"]
+
+#: Activation functions by their names in config.json.
+ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu")
+
+# The keys of config.json for a value, the first one present counts.  transformers accepts the later ones too, and
+# ignores n_ctx where n_positions is there.
+_KEYS = {
+    "n_ctx": ("n_positions", "max_position_embeddings", "n_ctx"),
+    "n_embd": ("n_embd", "hidden_size"),
+    "n_head": ("n_head", "num_attention_heads"),
+    "n_layer": ("n_layer", "num_hidden_layers"),
+}
+_REQUIRED = ("vocab_size", "n_ctx", "n_embd", "n_layer", "n_head")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The numbers and switches that make a GPT-2 network; names as in the published config.json.
+
+    Raises InputError where they cannot make one: sizes below 1, heads that do not divide the width, an activation
+    function that is unknown.
+
+    >>> Config(vocab_size=50257, n_ctx=1024, n_embd=768, n_layer=12, n_head=12).head_dim
+    64
+    """
+
+    vocab_size: int
+    #: Positions: the longest text that the model can see, in tokens.
+    n_ctx: int
+    n_embd: int
+    n_layer: int
+    n_head: int
+    #: Width of the feed-forward layer; 4 * n_embd where config.json has null.
+    n_inner: int = 0
+    activation_function: str = "gelu_new"
+    layer_norm_epsilon: float = 1e-5
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = None
+    #: The token that ends a text, or None where the checkpoint does not say.
+    eos_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in _REQUIRED:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {value!r}; expected a positive whole number")
+        if self.n_inner == 0:
+            object.__setattr__(self, "n_inner", 4 * self.n_embd)
+        if isinstance(self.n_inner, bool) or not isinstance(self.n_inner, int) or self.n_inner < 1:
+            raise InputError(f"n_inner is {self.n_inner!r}; expected a positive whole number or null")
+        if self.n_embd % self.n_head:
+            raise InputError(f"n_head is {self.n_head}, which does not divide n_embd, {self.n_embd}")
+        if self.activation_function not in ACTIVATIONS:
+            raise InputError(
+                f"activation_function is {self.activation_function!r}; expected one of {', '.join(ACTIVATIONS)}"
+            )
+        epsilon = self.layer_norm_epsilon
+        if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < 1e30:
+            raise InputError(f"layer_norm_epsilon is {epsilon!r}; expected a number from 0")
+        for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected true or false")
+        for name in ("bos_token_id", "eos_token_id"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InputError(f"{name} is {value!r}; expected a token id or null")
+            if value is not None and not 0 <= value < self.vocab_size:
+                # Small checkpoints are often made from GPT-2's configuration with its 50256 left in: no such token.
+                object.__setattr__(self, name, None)
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.n_embd // self.n_head
+
+    def attention_scale(self, layer: int) -> float:
+        """The factor of the attention scores of `layer`, counted from 0."""
+        scale = self.head_dim**-0.5 if self.scale_attn_weights else 1.0
+        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], *, source: str = "configuration") -> Config:
+        """The configuration in a parsed config.json.
+
+        Keys that do not matter here (dropout, task heads) are ignored.  Raises InputError, beginning with `source`,
+        where the model is not a GPT-2, a size is missing, or a switch asks for what is not implemented.
+        """
+        model_type = values.get("model_type", "gpt2")
+        if model_type != "gpt2":
+            raise InputError(f"{source}: model_type is {model_type!r}; expected 'gpt2'")
+        if values.get("add_cross_attention"):
+            raise InputError(f"{source}: add_cross_attention is set; a GPT-2 with cross-attention is not supported")
+        found: dict[str, Any] = {}
+        for name in cls.__dataclass_fields__:
+            keys = _KEYS.get(name, (name,))
+            value = next((values[key] for key in keys if values.get(key) is not None), None)
+            if value is not None:
+                found[name] = value
+            elif name in _REQUIRED:
+                raise InputError(f"{source}: {keys[0]} is missing")
+        if isinstance(found.get("eos_token_id"), list):  # transformers allows several; the first one ends the text
+            found["eos_token_id"] = found["eos_token_id"][0] if found["eos_token_id"] else None
+        try:
+            return cls(**found)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+
+    @classmethod
+    def from_pretrained(cls, directory: str | Path) -> Config:
+        """The configuration in `directory`/config.json.  Raises MissingFileError or InputError, naming the file."""
+        path = Path(directory) / "config.json"
+        try:
+            values = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise MissingFileError(f"{path}: there is no such file; a model directory has a config.json") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: not valid JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}")
+        return cls.from_dict(values, source=str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as transformers writes it to config.json."""
+        return {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "vocab_size": self.vocab_size,
+            "n_positions": self.n_ctx,
+            "n_ctx": self.n_ctx,
+            "n_embd": self.n_embd,
+            "n_layer": self.n_layer,
+            "n_head": self.n_head,
+            "n_inner": None if self.n_inner == 4 * self.n_embd else self.n_inner,
+            "activation_function": self.activation_function,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "scale_attn_weights": self.scale_attn_weights,
+            "scale_attn_by_inverse_layer_idx": self.scale_attn_by_inverse_layer_idx,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id,
+        }

@@ -1,0 +1,50 @@
+"""The errors that gpt2fast raises for a caller's input.
+
+Each derives from `Error` and from the built-in that fits, so both of these work::
+
+    except gpt2fast.Error:      # anything this package refuses
+    except ValueError:          # what a Python programmer expects of bad content
+
+Messages name the file, the tensor or the argument, what was found and what was expected.
+"""
+
+__all__ = [
+    "DownloadError",
+    "Error",
+    "InputError",
+    "InputTypeError",
+    "MissingDependencyError",
+    "MissingFileError",
+    "UnknownTokenError",
+]
+
+
+class Error(Exception):
+    """Base of every error that gpt2fast raises for a caller's input."""
+
+
+class InputError(Error, ValueError):
+    """Content or an argument's value is not acceptable."""
+
+
+class InputTypeError(Error, TypeError):
+    """An argument, or a tensor's dtype, is of a type that is not supported."""
+
+
+class UnknownTokenError(Error, KeyError):
+    """A token, or a token id, is not in the vocabulary."""
+
+    # KeyError prints the repr of its argument, which turns a sentence into a quoted one.
+    __str__ = Exception.__str__
+
+
+class MissingFileError(Error, FileNotFoundError):
+    """A file or directory that was asked for does not exist."""
+
+
+class MissingDependencyError(Error, ImportError):
+    """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+class DownloadError(Error, OSError):
+    """A download failed; nothing that a loader would take was left behind."""

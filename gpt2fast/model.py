@@ -1,0 +1,311 @@
+"""The GPT-2 network: token ids in, logits or hidden states out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast.blas import one_blas_thread
+from gpt2fast.config import Config
+from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.kernels.kv_cache import KVCache
+from gpt2fast.kernels.linear import Weight
+from gpt2fast.kernels.transformer import Transformer
+from gpt2fast.threads import resolve_num_threads
+from gpt2fast.weights import Checkpoint, as_tensors, expected_shapes
+
+__all__ = ["GPT2", "KVCache"]
+
+Floats = npt.NDArray[np.float32]
+
+# Tokens per pass: enough that products run at the speed of arithmetic, few enough that activations stay in the caches
+# and memory does not grow with the prompt.
+_PASS = 256
+
+# A part of one pass: the cache row, its new ids, and which of them, counted from `start`, results are wanted for.
+_Piece = tuple[int, npt.NDArray[np.int32]]
+
+
+class GPT2:
+    """A GPT-2 language model.
+
+    Made by `from_pretrained` or `from_tensors`.  Calls take int token ids and give float32 arrays; a model can be used
+    from several threads, a cache from one at a time.
+
+    With `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut into
+    calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies with
+    SciPy's BLAS instead: no repacking at load, and results that differ in the last digits from one call to the next.
+    """
+
+    def __init__(self, config: Config, transformer: Transformer, weights: Mapping[str, Weight], others: Mapping[str, Floats],
+                 *, num_threads: int | None = None, gemm: str = "panel") -> None:  # fmt: skip
+        #: The configuration, a `gpt2fast.Config`.
+        self.config = config
+        #: Threads that every call uses.
+        self.num_threads = resolve_num_threads(num_threads)
+        self.gemm = gemm
+        self._transformer = transformer
+        self._weights = weights
+        self._others = others
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        directory: str | Path,
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        num_threads: int | None = None,
+        gemm: str = "panel",
+    ) -> GPT2:
+        """The model in `directory`: config.json with model.safetensors, or its shards and their index.
+
+        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16.  Raises MissingFileError where a
+        file is missing and InputError where a file is damaged or does not fit the configuration, naming every tensor
+        concerned.
+        """
+        _check_options(dtype, device, gemm)
+        threads = resolve_num_threads(num_threads)
+        with Checkpoint(directory) as checkpoint:
+            return cls._build(checkpoint.config, checkpoint.tensor, checkpoint.by_output, threads, gemm)
+
+    @classmethod
+    def from_tensors(
+        cls,
+        config: Config,
+        tensors: Mapping[str, npt.ArrayLike],
+        *,
+        num_threads: int | None = None,
+        gemm: str = "panel",
+    ) -> GPT2:
+        """The model made of arrays in memory, by their published names (`wte.weight`, `h.0.ln_1.bias` …).
+
+        Raises InputError that names every array that is missing, unknown or of another shape.
+        """
+        _check_options("float32", "cpu", gemm)
+        arrays = as_tensors(config, tensors)
+        return cls._build(config, arrays.__getitem__, False, resolve_num_threads(num_threads), gemm)
+
+    @classmethod
+    def _build(cls, config: Config, tensor: Any, by_output: bool, num_threads: int, gemm: str) -> GPT2:
+        # One tensor at a time: read, repacked, dropped.  So the peak is the packed model and one tensor.
+        others: dict[str, Floats] = {}
+        weights: dict[str, Weight] = {}
+
+        def matrix(name: str, bias: str | None, by_output: bool) -> Weight:
+            values, vector = tensor(name), None if bias is None else tensor(bias)
+            if gemm == "blas":
+                weights[name] = Weight.blas(values, vector, by_output=by_output)
+            else:
+                weights[name] = Weight.panels(values, vector, by_output=by_output, num_threads=num_threads)
+            if bias is not None and vector is not None:
+                others[bias] = vector
+            return weights[name]
+
+        def vectors(name: str) -> tuple[Floats, Floats]:
+            pair = others[f"{name}.weight"], others[f"{name}.bias"] = tensor(f"{name}.weight"), tensor(f"{name}.bias")
+            return pair
+
+        blocks = []
+        for i in range(config.n_layer):
+            block: dict[str, Any] = {"scale": config.attention_scale(i)}
+            for key, name in (("ln_1", "ln_1"), ("ln_2", "ln_2")):
+                block[key] = vectors(f"h.{i}.{name}")
+            for key, name in (("c_attn", "attn.c_attn"), ("c_proj", "attn.c_proj"), ("c_fc", "mlp.c_fc"),
+                              ("mlp_c_proj", "mlp.c_proj")):  # fmt: skip
+                block[key] = matrix(f"h.{i}.{name}.weight", f"h.{i}.{name}.bias", by_output)
+            blocks.append(block)
+        if config.tie_word_embeddings:
+            wte = head = matrix("wte.weight", None, True)
+        else:
+            wte = weights["wte.weight"] = Weight.table(tensor("wte.weight"))
+            head = matrix("lm_head.weight", None, True)
+        others["wpe.weight"] = tensor("wpe.weight")
+        transformer = Transformer(
+            n_head=config.n_head,
+            activation=config.activation_function,
+            epsilon=config.layer_norm_epsilon,
+            wte=wte,
+            wpe=others["wpe.weight"],
+            blocks=blocks,
+            ln_f=vectors("ln_f"),
+            head=head,
+        )
+        return cls(config, transformer, weights, others, num_threads=num_threads, gemm=gemm)
+
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"<GPT2 {self.num_parameters:,} parameters: n_layer={c.n_layer} n_head={c.n_head} n_embd={c.n_embd} "
+            f"n_ctx={c.n_ctx} vocab_size={c.vocab_size} gemm={self.gemm!r} num_threads={self.num_threads}>"
+        )
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters; a head tied to the token embedding counts once."""
+        return sum(int(np.prod(shape)) for shape in expected_shapes(self.config).values())
+
+    def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
+        """An empty cache for `batch` sequences of up to `capacity` tokens each (default: the model's context).
+
+        Memory is taken as tokens come.  Raises InputError where the capacity is over the model's context.
+        """
+        limit = self.config.n_ctx
+        capacity = limit if capacity is None else capacity
+        if capacity > limit:
+            raise InputError(f"capacity is {capacity}; the model's context is {limit} tokens")
+        config = self.config
+        return KVCache(
+            n_layer=config.n_layer, n_head=config.n_head, head_dim=config.head_dim, batch=batch, capacity=capacity
+        )
+
+    def __call__(self, ids: npt.ArrayLike, cache: KVCache | None = None, last_only: bool = False) -> Floats:
+        """The logits after every token: float32 (T, vocab_size) for ids (T,), (B, T, vocab_size) for ids (B, T).
+
+        With `last_only`, only those after the last token, (vocab_size,) or (B, vocab_size): much less work.  With
+        `cache`, the ids continue what the cache holds, one cache row per row of ids, and join it.  Raises
+        InputTypeError where ids are not integers, and InputError, before anything is computed, where they are outside
+        the vocabulary, there are none to take the last of, or they would go past the context.
+
+        >>> import gpt2fast
+        >>> model = gpt2fast.load("demo").model
+        >>> model([1, 2, 3]).shape, model([1, 2, 3], last_only=True).shape
+        ((3, 4096), (4096,))
+        """
+        return self._apply(ids, cache, last_only, logits=True)
+
+    def hidden_states(self, ids: npt.ArrayLike) -> Floats:
+        """The hidden states after the final LayerNorm: float32 (T, n_embd) for ids (T,), (B, T, n_embd) for (B, T).
+
+        What the head sees; embeddings of a text are often made of their mean or their last row.  Raises as a call does.
+        """
+        return self._apply(ids, None, False, logits=False)
+
+    def extend(self, cache: KVCache, rows: Sequence[int], ids: Sequence[npt.ArrayLike]) -> Floats:
+        """The logits (len(rows), vocab_size) after the last of `ids[i]`, which continue row `rows[i]` of the cache.
+
+        The rows may grow by different numbers of tokens, at least one each; nothing is padded.  Raises as a call does,
+        and InputError where a row is named twice.
+        """
+        if len(rows) != len(ids):
+            raise InputError(f"there are {len(rows)} rows, but ids for {len(ids)}")
+        if len(set(rows)) != len(rows):
+            raise InputError(f"rows names a row of the cache twice: {list(rows)}")
+        checked = [self._check_ids(row_ids) for row_ids in ids]
+        for i, row_ids in enumerate(checked):
+            if row_ids.ndim != 1 or not row_ids.size:
+                raise InputError(f"ids[{i}] has shape {row_ids.shape}; expected one dimension with at least one id")
+        return self._run(cache, list(zip(rows, checked, strict=True)), last_only=True, logits=True)
+
+    def _apply(self, ids: npt.ArrayLike, cache: KVCache | None, last_only: bool, logits: bool) -> Floats:
+        array = self._check_ids(ids)
+        if array.ndim not in (1, 2):
+            raise InputError(f"ids has {array.ndim} dimensions; expected (T,) or (B, T)")
+        batch = np.atleast_2d(array)
+        if batch.size == 0 and last_only:
+            raise InputError("ids is empty; there is no last token to give the logits of")
+        if cache is None:
+            cache = self.new_cache(max(len(batch), 1), self.config.n_ctx)
+        elif cache.batch != len(batch):
+            raise InputError(f"the cache has {cache.batch} rows, ids {len(batch)}")
+        out = self._run(cache, list(enumerate(batch)), last_only=last_only, logits=logits)
+        shape = array.shape[:-1] if last_only else array.shape
+        return out.reshape(*shape, out.shape[-1])
+
+    def _check_ids(self, ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
+        array = np.asarray(ids)
+        if array.size == 0:
+            return array.astype(np.int32)
+        if array.dtype.kind not in "iu":
+            raise InputTypeError(f"ids are of type {array.dtype}; expected integers")
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= self.config.vocab_size:
+            raise InputError(
+                f"id {low if low < 0 else high} is outside the vocabulary of {self.config.vocab_size} tokens "
+                f"(0 to {self.config.vocab_size - 1})"
+            )
+        return np.ascontiguousarray(array, np.int32)
+
+    def _run(self, cache: KVCache, segments: list[_Piece], *, last_only: bool, logits: bool) -> Floats:
+        lengths = cache.lengths
+        limit = min(cache.capacity, self.config.n_ctx)
+        for row, ids in segments:
+            held = int(lengths[row]) if 0 <= row < cache.batch else 0
+            if held + len(ids) > limit:
+                raise InputError(
+                    f"the text would be {held + len(ids)} tokens long"
+                    + (f", {held} of them in the cache" if held else "")
+                    + f"; the limit is {limit}"
+                )
+        results = []
+        # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
+        with one_blas_thread() if self.gemm == "blas" else nullcontext():
+            for pieces in _passes(segments, _PASS):
+                counts = np.array([len(ids) for _, ids, _ in pieces], np.int64)
+                ends = np.cumsum(counts) - 1
+                wanted = ends[[last for _, _, last in pieces]] if last_only else np.arange(counts.sum())
+                results.append(
+                    self._transformer.forward(
+                        cache,
+                        np.array([row for row, _, _ in pieces], np.int64),
+                        counts,
+                        np.concatenate([ids for _, ids, _ in pieces]),
+                        wanted,
+                        logits=logits,
+                        num_threads=self.num_threads,
+                    )
+                )
+        if not results:
+            return np.empty((0, self.config.vocab_size if logits else self.config.n_embd), np.float32)
+        return results[0] if len(results) == 1 else np.concatenate(results)
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write config.json and model.safetensors (float32, Hugging Face's names and layout) into `directory`.
+
+        The directory is made where it is missing; each file appears whole or not at all.
+        """
+        from gpt2fast import safetensors as st
+        from gpt2fast.atomic import atomic_write
+
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors: dict[str, Floats] = dict(self._others)
+        for name, weight in self._weights.items():
+            values = weight.values()
+            tensors[name] = np.ascontiguousarray(values.T) if name in ("wte.weight", "lm_head.weight") else values
+        st.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        with atomic_write(folder / "config.json") as file:
+            file.write((json.dumps(self.config.to_dict(), indent=2) + "\n").encode())
+
+
+def _passes(segments: list[_Piece], size: int) -> Iterator[list[tuple[int, npt.NDArray[np.int32], bool]]]:
+    """Cut the segments, in order, into passes of at most `size` tokens: lists of (row, ids, has the row's last id)."""
+    pieces: list[tuple[int, npt.NDArray[np.int32], bool]] = []
+    room = size
+    for row, ids in segments:
+        start = 0
+        while start < len(ids):
+            part = ids[start : start + room]
+            start += len(part)
+            room -= len(part)
+            pieces.append((row, part, start == len(ids)))
+            if room == 0:
+                yield pieces
+                pieces, room = [], size
+    if pieces:
+        yield pieces
+
+
+def _check_options(dtype: str, device: str, gemm: str) -> None:
+    if dtype != "float32":
+        raise InputError(f"dtype is {dtype!r}; expected 'float32'")
+    if device != "cpu":
+        raise InputError(f"device is {device!r}; expected 'cpu'")
+    if gemm not in ("panel", "blas"):
+        raise InputError(f"gemm is {gemm!r}; expected 'panel' or 'blas'")

@@ -1,0 +1,198 @@
+"""Checkpoints: which tensors a GPT-2 has, under which names they come, and whether they are all there.
+
+Read are the layouts in which GPT-2 weights are published as safetensors: Hugging Face's, with or without the
+`transformer.` prefix, in one file or in shards, and nanoGPT's, whose matrices are transposed (`torch.nn.Linear` instead
+of `Conv1D`).  Shapes are checked before a single value is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast import safetensors as st
+from gpt2fast.config import Config
+from gpt2fast.errors import InputError, InputTypeError, MissingFileError
+
+__all__ = ["Checkpoint", "expected_shapes", "match_names"]
+
+Shape = tuple[int, ...]
+
+#: The products of a block, by their published names.
+BLOCK_MATRICES = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+
+# Causal masks that older checkpoints carry along, float or bool.
+_MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def expected_shapes(config: Config) -> dict[str, Shape]:
+    """The name and shape of every tensor of a GPT-2 of this configuration, in the order of the network."""
+    e, inner = config.n_embd, config.n_inner
+    shapes: dict[str, Shape] = {"wte.weight": (config.vocab_size, e), "wpe.weight": (config.n_ctx, e)}
+    for i in range(config.n_layer):
+        block: dict[str, Shape] = {
+            "ln_1.weight": (e,),
+            "ln_1.bias": (e,),
+            "attn.c_attn.weight": (e, 3 * e),
+            "attn.c_attn.bias": (3 * e,),
+            "attn.c_proj.weight": (e, e),
+            "attn.c_proj.bias": (e,),
+            "ln_2.weight": (e,),
+            "ln_2.bias": (e,),
+            "mlp.c_fc.weight": (e, inner),
+            "mlp.c_fc.bias": (inner,),
+            "mlp.c_proj.weight": (inner, e),
+            "mlp.c_proj.bias": (e,),
+        }
+        shapes.update({f"h.{i}.{name}": shape for name, shape in block.items()})
+    shapes.update({"ln_f.weight": (e,), "ln_f.bias": (e,)})
+    if not config.tie_word_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, e)
+    return shapes
+
+
+def _is_matrix(name: str) -> bool:
+    return name.startswith("h.") and name.endswith(tuple(f"{matrix}.weight" for matrix in BLOCK_MATRICES))
+
+
+def match_names(names: Iterable[str], *, tied: bool) -> dict[str, str]:
+    """For each network tensor the name under which the checkpoint has it; masks and a tied head are left out.
+
+    Raises InputError where two names stand for the same tensor.
+
+    >>> match_names(["transformer.wte.weight", "transformer.h.0.attn.bias", "lm_head.weight"], tied=True)
+    {'wte.weight': 'transformer.wte.weight'}
+    """
+    matched: dict[str, str] = {}
+    for name in names:
+        bare = name.removeprefix("_orig_mod.").removeprefix("transformer.")
+        if _MASK.fullmatch(bare) or (tied and bare == "lm_head.weight"):
+            continue
+        if bare in matched:
+            raise InputError(f"the checkpoint has {bare} twice: as {matched[bare]!r} and as {name!r}")
+        matched[bare] = name
+    return matched
+
+
+class Checkpoint:
+    """A model directory, opened and checked: the configuration, and every tensor of the network on request.
+
+    Raises MissingFileError where the directory or its files are missing, and InputError (InputTypeError for a weight
+    that is not of a floating type) that lists every tensor that is missing, unknown or of another shape or type.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        if not self.directory.is_dir():
+            raise MissingFileError(f"{self.directory}: there is no such directory")
+        self.config = Config.from_pretrained(self.directory)
+        self._files = [st.safe_open(path) for path in _find_files(self.directory)]
+        self._file_of = {name: file for file in self._files for name in file.keys()}
+        try:
+            self._names = match_names(self._file_of, tied=self.config.tie_word_embeddings)
+            #: Matrices are [outputs, inputs] (torch.nn.Linear, as nanoGPT saves them) instead of [inputs, outputs].
+            self.by_output = self._is_linear_layout()
+            self._check()
+        except InputError as error:
+            self.close()
+            raise type(error)(f"{self.directory}: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _shape(self, name: str) -> Shape:
+        source = self._names[name]
+        return tuple(self._file_of[source].get_slice(source).get_shape())
+
+    def _is_linear_layout(self) -> bool:
+        # c_attn tells: its two sides differ.  The square c_proj then follows the others.
+        name = "h.0.attn.c_attn.weight"
+        return name in self._names and self._shape(name) == (3 * self.config.n_embd, self.config.n_embd)
+
+    def _check(self) -> None:
+        problems = []
+        types = []
+        expected = expected_shapes(self.config)
+        for name, shape in expected.items():
+            if name not in self._names:
+                problems.append(f"{name} {list(shape)} is missing")
+                continue
+            wanted = shape[::-1] if self.by_output and _is_matrix(name) else shape
+            found = self._shape(name)
+            if found != wanted:
+                problems.append(f"{self._names[name]} is {list(found)}, expected {list(wanted)}")
+            source = self._names[name]
+            dtype = self._file_of[source].get_slice(source).get_dtype()
+            if dtype not in _FLOATS:
+                types.append(f"{source} is of type {dtype}, expected one of {', '.join(_FLOATS)}")
+        problems += [f"{source} is not part of this model" for name, source in self._names.items() if name not in expected]
+        if types and not problems:
+            raise InputTypeError("; ".join(_shorten(types)))
+        if problems or types:
+            raise InputError(f"the weights do not fit config.json: {'; '.join(_shorten(problems + types))}")
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """The values of one tensor, by its bare name, as C-contiguous float32; half precision is widened exactly."""
+        source = self._names[name]
+        file = self._file_of[source]
+        return st.as_float32(file.get_tensor(source), file.get_slice(source).get_dtype())
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _shorten(problems: list[str], limit: int = 12) -> list[str]:
+    return problems if len(problems) <= limit else [*problems[:limit], f"and {len(problems) - limit} more"]
+
+
+def _find_files(directory: Path) -> list[Path]:
+    """The safetensors files of a model directory: the one, or the shards of its index."""
+    single = directory / "model.safetensors"
+    if single.is_file():
+        return [single]
+    if (directory / st.INDEX_NAME).is_file():
+        return sorted(set(st.read_index(directory).values()))
+    pickles = sorted(path.name for path in directory.glob("pytorch_model*.bin"))
+    if pickles:
+        raise MissingFileError(
+            f"{directory}: there is no model.safetensors. {pickles[0]} was found, but is not read: unpickling it could run "
+            "any code. Convert it where PyTorch and transformers are installed: "
+            f"AutoModelForCausalLM.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
+        )
+    raise MissingFileError(f"{directory}: there is no model.safetensors (nor {st.INDEX_NAME}); a model directory has one")
+
+
+def as_tensors(config: Config, tensors: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[np.float32]]:
+    """`tensors`, under any of the published names, as float32 arrays by bare name, checked against `config`.
+
+    Raises InputError that lists every tensor that is missing, unknown or of another shape.
+    """
+    names = match_names(tensors, tied=config.tie_word_embeddings)
+    expected = expected_shapes(config)
+    arrays = {name: np.ascontiguousarray(tensors[source], np.float32) for name, source in names.items()}
+    problems = [f"{name} {list(shape)} is missing" for name, shape in expected.items() if name not in arrays]
+    problems += [f"{name} is not part of this model" for name in arrays if name not in expected]
+    problems += [
+        f"{name} is {list(array.shape)}, expected {list(expected[name])}"
+        for name, array in arrays.items()
+        if name in expected and array.shape != expected[name]
+    ]
+    if problems:
+        raise InputError(f"the weights do not fit the configuration: {'; '.join(_shorten(problems))}")
+    return arrays

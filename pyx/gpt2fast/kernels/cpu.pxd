@@ -1,0 +1,32 @@
+# What the other kernels need of the C layer: the row kernels of this CPU level, and the parallel loop.
+from libc.stdint cimport int64_t
+
+cdef extern from "rows.h":
+    enum:
+        GF_PANEL
+        GF_BLOCK
+        GF_MAX_ROWS
+    ctypedef struct gf_epilogue:
+        const float *bias
+        int activation
+        int accumulate
+    ctypedef struct gf_rows:
+        const char *name
+        void (*layer_norm)(const float *x, const float *weight, const float *bias, float epsilon, int64_t n,
+                           float *y) noexcept nogil
+        void (*activate)(float *x, const float *bias, int activation, int64_t n) noexcept nogil
+        void (*panel_float32)(const float *panel, int64_t k, const float *x, int64_t ldx, int64_t rows,
+                              gf_epilogue epilogue, float *y, int64_t ldy) noexcept nogil
+        void (*attend)(const float *q, int64_t ldq, int64_t rows, int64_t position, const float *const *blocks,
+                       int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores,
+                       float *out, int64_t ldo) noexcept nogil
+
+cdef extern from "pool.h":
+    enum:
+        GPT2FAST_MAX_THREADS
+    ctypedef void (*gf_task)(void *context, int64_t begin, int64_t end, int thread) noexcept nogil
+
+cdef const gf_rows *rows
+cdef void parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) noexcept nogil
+cdef void *allocate(size_t size) except NULL
+cdef void release(void *data, size_t size) noexcept

@@ -1,0 +1,85 @@
+"""The CPU level of this process, chosen once at import, and the thread pool that every kernel shares."""
+# Only this module links the C files of pyx/simd: the others reach them through what cpu.pxd declares, so that there is
+# one table and one pool in the process.
+import os
+
+cdef extern from "rows.h":
+    const gf_rows *gf_rows_for(const char *name, int *known)
+
+cdef extern from "pool.h":
+    void gf_parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) noexcept nogil
+
+cdef extern from "memory.h":
+    void *gf_allocate(size_t size) nogil
+    void gf_free(void *data, size_t size) nogil
+
+LEVELS = ("baseline", "x86-64-v3", "x86-64-v4")
+
+
+cdef void parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) noexcept nogil:
+    gf_parallel_for(task, context, count, grain, num_threads)
+
+
+cdef void *allocate(size_t size) except NULL:
+    cdef void *data = gf_allocate(size)
+    if data == NULL:
+        raise MemoryError(f"no memory for {size:,} bytes")
+    return data
+
+
+cdef void release(void *data, size_t size) noexcept:
+    gf_free(data, size)
+
+
+cdef const gf_rows *_choose() except NULL:
+    cdef int known = 1
+    cdef const gf_rows *chosen
+    wanted = os.environ.get("GPT2FAST_CPU", "")
+    if not wanted:
+        return gf_rows_for(NULL, &known)
+    chosen = gf_rows_for(wanted.encode(), &known)
+    if chosen == NULL:
+        problem = "is not supported by this processor" if known else "is not a level that gpt2fast knows"
+        raise ImportError(
+            f"the environment variable GPT2FAST_CPU is {wanted!r}, which {problem}; expected one of "
+            f"{', '.join(supported_levels())}, or unset it"
+        )
+    return chosen
+
+
+def supported_levels():
+    """The names of the CPU levels that this processor can run, slowest first."""
+    cdef int known
+    return tuple(name for name in LEVELS if gf_rows_for((<str>name).encode(), &known) != NULL)
+
+
+def cpu_level():
+    """The name of the CPU level in use: "baseline", "x86-64-v3" or "x86-64-v4"."""
+    return rows.name.decode()
+
+
+rows = _choose()
+
+
+cdef struct Squares:
+    double *out
+
+cdef void _square(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
+    cdef int64_t i
+    for i in range(begin, end):
+        (<Squares *> context).out[i] += <double> i * i
+
+
+def squares(int64_t count, int64_t grain, int num_threads):
+    """The squares of 0..count-1 as a list, each added once by the thread pool: for tests of the pool alone."""
+    from array import array
+    cdef Squares context
+    cdef double[::1] out
+    if count <= 0:
+        return []
+    values = array("d", bytes(8 * count))
+    out = values
+    context.out = &out[0]
+    with nogil:
+        parallel_for(_square, &context, count, grain, num_threads)
+    return list(values)

@@ -1,0 +1,133 @@
+"""The cache of keys and values: one row per sequence, each with its own length, in blocks of 16 positions."""
+# Layout.  A block holds 16 positions of one row for all layers and heads: [layer][head] of keys [head_dim][16] and
+# values [16][head_dim rounded up to 16].  So a cache grows with its tokens in one direction of memory, on huge pages,
+# without ever being copied; a head reads runs of 4 KiB (head_dim 64); and rows with a common prefix share its blocks
+# (as in vLLM's PagedAttention, Kwon et al. 2023, https://arxiv.org/abs/2309.06180), copied only when one row writes on.
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from gpt2fast.kernels.cpu cimport GF_BLOCK, allocate, release
+
+import numpy as np
+
+from gpt2fast.errors import InputError
+
+
+cdef class KVCache:
+    """Keys and values of up to `capacity` tokens for each of `batch` rows.  Memory is taken as tokens come."""
+
+    def __init__(self, *, int64_t n_layer, int64_t n_head, int64_t head_dim, int64_t batch, int64_t capacity):
+        if batch < 1:
+            raise InputError(f"batch is {batch}; a cache needs at least one row")
+        if capacity < 1:
+            raise InputError(f"capacity is {capacity}; a cache needs room for at least one token")
+        if self.data != NULL:
+            raise TypeError("a KVCache cannot be initialised twice")
+        self.n_layer, self.n_head, self.head_dim, self.batch, self.capacity = n_layer, n_head, head_dim, batch, capacity
+        self.ld_values = (head_dim + 15) // 16 * 16
+        self.head_floats = GF_BLOCK * (head_dim + self.ld_values)
+        self.block_floats = n_layer * n_head * self.head_floats
+        self.blocks_per_row = (capacity + GF_BLOCK - 1) // GF_BLOCK
+        self.free = []
+        self.size = <size_t> (batch * self.blocks_per_row * self.block_floats) * sizeof(float)
+        self.tables = <float **> calloc(batch * self.blocks_per_row, sizeof(float *))
+        self.row_lengths = <int64_t *> calloc(batch, sizeof(int64_t))
+        self.references = <int32_t *> calloc(batch * self.blocks_per_row, sizeof(int32_t))
+        if self.tables == NULL or self.row_lengths == NULL or self.references == NULL:
+            raise MemoryError(f"no memory for the tables of a cache of {batch} rows of {capacity} tokens")
+        self.data = <float *> allocate(self.size)
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            release(self.data, self.size)
+        free(self.tables)
+        free(self.row_lengths)
+        free(self.references)
+
+    @property
+    def lengths(self):
+        """The number of tokens in each row, an int64 array (batch,); a copy."""
+        return np.array([self.row_lengths[row] for row in range(self.batch)], np.int64)
+
+    @property
+    def nbytes(self):
+        """Bytes of memory that the tokens in the cache occupy now."""
+        return (self.used - len(self.free)) * self.block_floats * sizeof(float)
+
+    def truncate(self, int64_t row, int64_t length):
+        """Forget the tokens of `row` from position `length` on."""
+        self._check_row(row)
+        if not 0 <= length <= self.row_lengths[row]:
+            raise InputError(f"cannot truncate row {row} of {self.row_lengths[row]} tokens to {length}")
+        self._drop_blocks(row, (length + GF_BLOCK - 1) // GF_BLOCK)
+        self.row_lengths[row] = length
+
+    def copy_row(self, int64_t source, int64_t target):
+        """Make row `target` equal to row `source`.  Nothing is copied until one of them grows."""
+        cdef int64_t block
+        cdef float *shared
+        self._check_row(source)
+        self._check_row(target)
+        if source == target:
+            return
+        self._drop_blocks(target, 0)
+        for block in range((self.row_lengths[source] + GF_BLOCK - 1) // GF_BLOCK):
+            shared = self.tables[source * self.blocks_per_row + block]
+            self.tables[target * self.blocks_per_row + block] = shared
+            self.references[(shared - self.data) // self.block_floats] += 1
+        self.row_lengths[target] = self.row_lengths[source]
+
+    cdef int _check_row(self, int64_t row) except -1:
+        if not 0 <= row < self.batch:
+            raise InputError(f"row {row} is not in the cache, which has rows 0 to {self.batch - 1}")
+        return 0
+
+    cdef float *_take_block(self) except NULL:
+        cdef int64_t index
+        if self.free:
+            index = self.free.pop()
+        elif self.used < self.batch * self.blocks_per_row:
+            index = self.used
+            self.used += 1
+        else:
+            raise RuntimeError("the cache has lost count of its blocks")
+        self.references[index] = 1
+        return self.data + index * self.block_floats
+
+    cdef int _drop_blocks(self, int64_t row, int64_t first) except -1:
+        """Give up the blocks of `row` from number `first` on."""
+        cdef float **table = self.tables + row * self.blocks_per_row
+        cdef int64_t block, index
+        for block in range(first, self.blocks_per_row):
+            if table[block] == NULL:
+                break
+            index = (table[block] - self.data) // self.block_floats
+            table[block] = NULL
+            self.references[index] -= 1
+            if self.references[index] == 0:
+                self.free.append(index)
+        return 0
+
+    cdef int reserve(self, int64_t row, int64_t length) except -1:
+        """Have blocks of the row's own for its tokens to come, up to `length` in all.  The length itself is unchanged."""
+        cdef float **table = self.tables + row * self.blocks_per_row
+        cdef float *fresh
+        cdef int64_t index, block = self.row_lengths[row] // GF_BLOCK
+        self._check_row(row)
+        if length > self.capacity:
+            raise InputError(
+                f"row {row} of the cache holds {self.row_lengths[row]} tokens and would hold {length}; "
+                f"the limit is {self.capacity}"
+            )
+        if self.row_lengths[row] % GF_BLOCK and table[block] != NULL:
+            index = (table[block] - self.data) // self.block_floats
+            if self.references[index] > 1:  # another row's too: write into a copy
+                fresh = self._take_block()
+                memcpy(fresh, table[block], <size_t> self.block_floats * sizeof(float))
+                self.references[index] -= 1
+                table[block] = fresh
+        for block in range(block, (length + GF_BLOCK - 1) // GF_BLOCK):
+            if table[block] == NULL:
+                table[block] = self._take_block()
+        return 0

@@ -1,0 +1,31 @@
+# A weight as the kernels read it, and its product with rows of activations.
+from libc.stdint cimport int64_t
+
+# How a weight of k inputs and n outputs lies in memory.
+cdef enum Layout:
+    PANEL_FLOAT32  # [panels][k][GF_PANEL], the last panel filled up with zeros; bias filled up likewise
+    BLAS_ROWS      # [k][n], the published Conv1D layout
+    BLAS_COLUMNS   # [n][k], the token embedding as the output head
+
+cdef struct Matrix:
+    Layout layout
+    int64_t k
+    int64_t n
+    const void *data
+    const float *bias  # NULL: none
+
+# The columns begin..end-1 of y = x w, or of y += x w: what the BLAS module supplies.
+ctypedef void (*product_t)(const Matrix *w, const float *x, int64_t ldx, int64_t m, int accumulate, int64_t begin,
+                           int64_t end, float *y, int64_t ldy) noexcept nogil
+cdef product_t blas_product
+
+cdef void linear(const Matrix *w, const float *x, int64_t ldx, int64_t m, int activation, int accumulate, float *y,
+                 int64_t ldy, int num_threads) noexcept nogil
+cdef void read_column(const Matrix *w, int64_t column, float *out) noexcept nogil
+
+cdef class Weight:
+    cdef Matrix matrix
+    cdef size_t size      # of memory that this object owns, or 0
+    cdef object keep      # arrays that `matrix` points into
+
+    cdef int _describe(self, Layout layout, const float[:, ::1] values, bint by_output) except -1

@@ -1,0 +1,244 @@
+"""Products of activations with weights: y = activation(x w + b), or y += x w + b."""
+# Performance notes (30 November 2026, two cores of a Zen 4 with AVX-512):
+# - Weights are repacked once into panels of 32 columns.  One row then reads memory in one stream per thread, and twelve
+#   rows make 24 accumulators.  BLAS in place reaches its peak for hundreds of rows, and half the memory's speed for one.
+# - Panels are taken from a queue, a few at a time: see pool.c.
+# - A panel meets all rows before the next one is touched, so weights come from memory once, however many rows there are.
+# - The leading dimension of activations is the caller's; multiples of 4096 bytes make twelve rows share one cache set.
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+from gpt2fast.kernels.cpu cimport (
+    GF_MAX_ROWS, GF_PANEL, allocate, gf_epilogue, parallel_for, release, rows,
+)
+
+import numpy as np
+
+ACTIVATIONS = {"linear": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu": 2, "relu": 3, "silu": 4}
+
+cdef enum:
+    # Below so many multiplications the second thread costs more than it brings.
+    SMALL = 65536
+
+blas_product = NULL
+
+
+cdef struct Product:
+    const Matrix *w
+    const float *x
+    int64_t ldx
+    int64_t m
+    gf_epilogue epilogue
+    float *y
+    int64_t ldy
+
+
+cdef void _last_panel(Product *job, const float *panel, gf_epilogue epilogue, float *y, int64_t columns) noexcept nogil:
+    # A panel that is only partly in y goes through a tile of its own.
+    cdef float tile[GF_MAX_ROWS * GF_PANEL]
+    cdef int64_t first = 0, r, count
+    cdef size_t size = <size_t> columns * sizeof(float)
+    while first < job.m:
+        count = min(job.m - first, GF_MAX_ROWS)
+        for r in range(count):
+            memcpy(tile + r * GF_PANEL, y + (first + r) * job.ldy, size)
+        rows.panel_float32(panel, job.w.k, job.x + first * job.ldx, job.ldx, count, epilogue, tile, GF_PANEL)
+        for r in range(count):
+            memcpy(y + (first + r) * job.ldy, tile + r * GF_PANEL, size)
+        first += count
+
+
+cdef void _panels(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
+    cdef Product *job = <Product *> context
+    cdef const Matrix *w = job.w
+    cdef gf_epilogue epilogue = job.epilogue
+    cdef const float *panel
+    cdef int64_t p, columns
+    for p in range(begin, end):
+        panel = (<const float *> w.data) + p * w.k * GF_PANEL
+        epilogue.bias = NULL if w.bias == NULL else w.bias + p * GF_PANEL
+        columns = w.n - p * GF_PANEL
+        if columns >= GF_PANEL:
+            rows.panel_float32(panel, w.k, job.x, job.ldx, job.m, epilogue, job.y + p * GF_PANEL, job.ldy)
+        else:
+            _last_panel(job, panel, epilogue, job.y + p * GF_PANEL, columns)
+
+
+cdef void _blas_columns(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
+    cdef Product *job = <Product *> context
+    cdef const Matrix *w = job.w
+    cdef int64_t r, first = begin * GF_PANEL, last = min(end * GF_PANEL, w.n)
+    blas_product(w, job.x, job.ldx, job.m, job.epilogue.accumulate, first, last, job.y, job.ldy)
+    if w.bias != NULL or job.epilogue.activation != 0:
+        for r in range(job.m):
+            rows.activate(job.y + r * job.ldy + first, NULL if w.bias == NULL else w.bias + first,
+                          job.epilogue.activation, last - first)
+
+
+cdef void linear(const Matrix *w, const float *x, int64_t ldx, int64_t m, int activation, int accumulate, float *y,
+                 int64_t ldy, int num_threads) noexcept nogil:
+    """y [m, n] = activation(x [m, k] w + b), or with `accumulate` y += x w + b, on the thread pool."""
+    cdef Product job
+    cdef int64_t panels = (w.n + GF_PANEL - 1) // GF_PANEL
+    job.w, job.x, job.ldx, job.m, job.y, job.ldy = w, x, ldx, m, y, ldy
+    job.epilogue.bias = NULL
+    job.epilogue.activation = activation
+    job.epilogue.accumulate = accumulate
+    if m * w.k * w.n < SMALL:
+        num_threads = 1
+    # Eight pieces a thread: small enough to even out a busy core, long enough to stream.
+    cdef int64_t grain = max(panels // (8 * num_threads), 1)
+    if w.layout == PANEL_FLOAT32:
+        parallel_for(_panels, &job, panels, grain, num_threads)
+    else:
+        # One BLAS call a thread: it packs x anew in every call.
+        parallel_for(_blas_columns, &job, panels, (panels + num_threads - 1) // num_threads, num_threads)
+
+
+cdef void read_column(const Matrix *w, int64_t column, float *out) noexcept nogil:
+    """The k weights of one output: the embedding of a token, where the head is the token embedding."""
+    cdef const float *data = <const float *> w.data
+    cdef int64_t i
+    if w.layout == PANEL_FLOAT32:
+        data += column // GF_PANEL * w.k * GF_PANEL + column % GF_PANEL
+        for i in range(w.k):
+            out[i] = data[i * GF_PANEL]
+    elif w.layout == BLAS_COLUMNS:
+        memcpy(out, data + column * w.k, <size_t> w.k * sizeof(float))
+    else:
+        for i in range(w.k):
+            out[i] = data[i * w.n + column]
+
+
+cdef struct Packing:
+    const float *source
+    int64_t k
+    int64_t n
+    bint by_output
+    float *panels
+
+
+cdef void _pack(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
+    cdef Packing *job = <Packing *> context
+    cdef int64_t p, i, c, columns, k = job.k, n = job.n
+    cdef const float *source
+    cdef float *panel
+    for p in range(begin, end):
+        panel = job.panels + p * k * GF_PANEL
+        columns = min(n - p * GF_PANEL, GF_PANEL)
+        if job.by_output:
+            source = job.source + p * GF_PANEL * k
+            for i in range(k):
+                for c in range(columns):
+                    panel[i * GF_PANEL + c] = source[c * k + i]
+        else:
+            source = job.source + p * GF_PANEL
+            for i in range(k):
+                memcpy(panel + i * GF_PANEL, source + i * n, <size_t> columns * sizeof(float))
+
+
+cdef class Weight:
+    """A weight matrix of k inputs and n outputs with its bias, in the layout that the kernels multiply with.
+
+    `values` is C-contiguous float32, [k, n], or [n, k] with `by_output`; `bias` is [n] or None.  `Weight.panels` copies
+    both into panels; `Weight.blas` and `Weight.table` point into them and keep them alive.
+    """
+
+    def __init__(self):
+        raise TypeError("use Weight.panels, Weight.blas or Weight.table")
+
+    def __dealloc__(self):
+        if self.size:
+            release(<void *> self.matrix.data, self.size)
+
+    @staticmethod
+    def panels(const float[:, ::1] values, bias=None, *, bint by_output=False, int num_threads=1):
+        """The weight repacked into panels of 32 outputs: fast for any number of rows."""
+        cdef Weight self = Weight.__new__(Weight)
+        cdef Packing job
+        cdef int64_t count
+        cdef float[::1] padded
+        self._describe(PANEL_FLOAT32, values, by_output)
+        count = (self.matrix.n + GF_PANEL - 1) // GF_PANEL
+        self.size = max(<size_t> (count * self.matrix.k * GF_PANEL) * sizeof(float), 1)
+        self.matrix.data = allocate(self.size)
+        job.source, job.k, job.n, job.by_output = &values[0, 0], self.matrix.k, self.matrix.n, by_output
+        job.panels = <float *> self.matrix.data
+        with nogil:
+            parallel_for(_pack, &job, count, 1, num_threads)
+        if bias is not None:
+            padded = np.zeros(count * GF_PANEL, np.float32)
+            np.asarray(padded)[:self.matrix.n] = bias
+            self.keep = padded
+            self.matrix.bias = &padded[0]
+        return self
+
+    @staticmethod
+    def table(const float[:, ::1] values):
+        """A table of n rows of k values to read columns from (an embedding), never to multiply with."""
+        cdef Weight self = Weight.__new__(Weight)
+        self._describe(BLAS_COLUMNS, values, True)
+        self.matrix.data = &values[0, 0]
+        self.keep = values
+        return self
+
+    @staticmethod
+    def blas(const float[:, ::1] values, const float[::1] bias=None, *, bint by_output=False):
+        """The weight as it is, multiplied by SciPy's BLAS."""
+        from gpt2fast.kernels import blas  # imports SciPy, and fills in blas_product
+        cdef Weight self = Weight.__new__(Weight)
+        self._describe(BLAS_COLUMNS if by_output else BLAS_ROWS, values, by_output)
+        self.matrix.data = &values[0, 0]
+        self.keep = (values, bias, blas)
+        if bias is not None:
+            if bias.shape[0] != self.matrix.n:
+                raise ValueError(f"bias has {bias.shape[0]} values, the weight {self.matrix.n} outputs")
+            self.matrix.bias = &bias[0]
+        return self
+
+    cdef int _describe(self, Layout layout, const float[:, ::1] values, bint by_output) except -1:
+        if values.shape[0] == 0 or values.shape[1] == 0:
+            raise ValueError(f"the weight is empty: {values.shape[0]} by {values.shape[1]}")
+        self.matrix.layout = layout
+        self.matrix.k, self.matrix.n = values.shape[1 if by_output else 0], values.shape[0 if by_output else 1]
+        self.matrix.bias = NULL
+        return 0
+
+    @property
+    def shape(self):
+        """(inputs, outputs)."""
+        return self.matrix.k, self.matrix.n
+
+    def column(self, int64_t index):
+        """The float32 weights [k] of one output."""
+        cdef float[::1] out = np.empty(self.matrix.k, np.float32)
+        if not 0 <= index < self.matrix.n:
+            raise IndexError(f"output {index} of {self.matrix.n}")
+        read_column(&self.matrix, index, &out[0])
+        return np.asarray(out)
+
+    def values(self):
+        """The float32 weights [k, n] as a new array, whatever the layout."""
+        cdef float[:, ::1] out = np.empty((self.matrix.n, self.matrix.k), np.float32)
+        cdef int64_t column
+        with nogil:
+            for column in range(self.matrix.n):
+                read_column(&self.matrix, column, &out[column, 0])
+        return np.ascontiguousarray(np.asarray(out).T)
+
+    def multiply(self, const float[:, ::1] x, *, str activation="linear", add_to=None, int num_threads=1):
+        """activation(x w + b) as float32 [m, n], or `add_to` [m, n] plus x w + b."""
+        cdef float[:, ::1] y
+        if x.shape[1] != self.matrix.k:
+            raise ValueError(f"x has {x.shape[1]} columns, the weight {self.matrix.k} inputs")
+        y = np.zeros((x.shape[0], self.matrix.n), np.float32) if add_to is None else np.array(add_to, np.float32)
+        if y.shape[0] != x.shape[0] or y.shape[1] != self.matrix.n:
+            raise ValueError(f"add_to is {y.shape[0]} by {y.shape[1]}, the product {x.shape[0]} by {self.matrix.n}")
+        cdef int function = ACTIVATIONS[activation], accumulate = add_to is not None
+        if accumulate and function != 0:
+            raise ValueError(f"activation {activation!r} cannot be combined with add_to")
+        if x.shape[0]:
+            with nogil:
+                linear(&self.matrix, &x[0, 0], x.shape[1], x.shape[0], function, accumulate, &y[0, 0],
+                       self.matrix.n, num_threads)
+        return np.asarray(y)

@@ -1,0 +1,247 @@
+"""The forward pass of GPT-2: embeddings, blocks, final norm and head, over rows of a KVCache."""
+# The network in one place, and in one stretch without the GIL: a pass is some hundred kernel calls, and taking the GIL
+# again after each could wait for another Python thread's time slice every time.
+#
+# Rows of activations are padded by one cache line: without it the rows of width 3072 all start at the same cache set.
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc
+
+from gpt2fast.kernels.attention cimport TILE_ROWS, Heads, Segment, Tile, attention
+from gpt2fast.kernels.cpu cimport GF_BLOCK, GF_PANEL, allocate, parallel_for, release
+from gpt2fast.kernels.kv_cache cimport KVCache
+from gpt2fast.kernels.linear cimport Matrix, Weight, linear, read_column
+from gpt2fast.kernels.norm cimport LayerNorm, layer_norm
+
+import numpy as np
+
+from gpt2fast.errors import InputError
+from gpt2fast.kernels.linear import ACTIVATIONS
+
+
+cdef struct Block:
+    LayerNorm ln_1
+    Matrix c_attn
+    Matrix c_proj
+    LayerNorm ln_2
+    Matrix c_fc
+    Matrix mlp_c_proj
+    float scale
+
+
+cdef class Workspace:
+    """The activations of one pass over at most `rows` tokens, and each thread's scratch for scores."""
+    cdef int64_t rows, ld_embd, ld_qkv, ld_inner, ld_scores
+    cdef int num_threads
+    cdef float *x         # [rows, n_embd] the residual stream
+    cdef float *h         # [rows, n_embd] what a norm or the heads put out
+    cdef float *qkv       # [rows, 3 n_embd]
+    cdef float *inner     # [rows, n_inner]
+    cdef float *scores    # [num_threads, ld_scores]
+    cdef size_t size
+
+    def __init__(self, int64_t rows, int64_t n_embd, int64_t n_inner, int64_t capacity, int num_threads):
+        self.rows, self.num_threads = rows, num_threads
+        self.ld_embd, self.ld_qkv, self.ld_inner = _padded(n_embd), _padded(3 * n_embd), _padded(n_inner)
+        self.ld_scores = 4 * ((capacity + GF_BLOCK - 1) // GF_BLOCK * GF_BLOCK) + 16
+        self.size = <size_t> (rows * (2 * self.ld_embd + self.ld_qkv + self.ld_inner)
+                              + num_threads * self.ld_scores) * sizeof(float)
+        self.x = <float *> allocate(self.size)
+        self.h = self.x + rows * self.ld_embd
+        self.qkv = self.h + rows * self.ld_embd
+        self.inner = self.qkv + rows * self.ld_qkv
+        self.scores = self.inner + rows * self.ld_inner
+
+    def __dealloc__(self):
+        if self.x != NULL:
+            release(self.x, self.size)
+
+
+cdef int64_t _padded(int64_t n) noexcept:
+    return (n + GF_PANEL - 1) // GF_PANEL * GF_PANEL + 16
+
+
+cdef struct Embedding:
+    const Matrix *wte
+    const float *wpe
+    const int32_t *ids
+    const int64_t *positions
+    int64_t n_embd
+    float *x
+    int64_t ldx
+
+
+cdef void _embed(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
+    cdef Embedding *job = <Embedding *> context
+    cdef int64_t r, i
+    cdef float *x
+    cdef const float *position
+    for r in range(begin, end):
+        x = job.x + r * job.ldx
+        position = job.wpe + job.positions[r] * job.n_embd
+        read_column(job.wte, job.ids[r], x)
+        for i in range(job.n_embd):
+            x[i] += position[i]
+
+
+cdef class Transformer:
+    """GPT-2 (Radford et al. 2019) as the kernels run it.
+
+    `wte`: Weight whose columns are the token embeddings; `wpe`: float32 [n_ctx, n_embd]; `blocks`: for each layer a
+    mapping of `ln_1`, `ln_2` to (weight, bias) and of `c_attn`, `c_proj`, `c_fc`, `mlp_c_proj` to Weight, with `scale`,
+    the factor of the attention scores; `ln_f`: (weight, bias); `head`: Weight of the output head, often `wte` itself.
+    """
+    cdef readonly int64_t n_layer, n_head, n_embd, n_inner, n_ctx, vocab_size
+    cdef Block *blocks
+    cdef Matrix wte, head
+    cdef LayerNorm ln_f
+    cdef const float[:, ::1] wpe
+    cdef int activation
+    cdef object keep
+    cdef Workspace workspace
+
+    def __init__(self, *, int64_t n_head, str activation, float epsilon, Weight wte, const float[:, ::1] wpe, blocks,
+                 ln_f, Weight head):
+        cdef int64_t i
+        self.n_layer, self.n_head = len(blocks), n_head
+        self.n_ctx, self.n_embd, self.wpe = wpe.shape[0], wpe.shape[1], wpe
+        self.n_inner = blocks[0]["c_fc"].shape[1]
+        self.vocab_size = head.matrix.n
+        self.activation = ACTIVATIONS[activation]
+        self.wte, self.head = wte.matrix, head.matrix
+        self.keep = (wte, wpe, blocks, ln_f, head)
+        self.blocks = <Block *> malloc(self.n_layer * sizeof(Block))
+        if self.blocks == NULL:
+            raise MemoryError("no memory for the table of layers")
+        for i, block in enumerate(blocks):
+            self.blocks[i].ln_1 = _norm(block["ln_1"], epsilon)
+            self.blocks[i].c_attn = _matrix(block["c_attn"])
+            self.blocks[i].c_proj = _matrix(block["c_proj"])
+            self.blocks[i].ln_2 = _norm(block["ln_2"], epsilon)
+            self.blocks[i].c_fc = _matrix(block["c_fc"])
+            self.blocks[i].mlp_c_proj = _matrix(block["mlp_c_proj"])
+            self.blocks[i].scale = block["scale"]
+        self.ln_f = _norm(ln_f, epsilon)
+
+    def __dealloc__(self):
+        free(self.blocks)
+
+    def forward(self, KVCache cache not None, const int64_t[::1] cache_rows, const int64_t[::1] counts,
+                const int32_t[::1] ids, const int64_t[::1] wanted, *, bint logits=True, int num_threads=1):
+        """What the network says after some of the new tokens; their keys and values are now in the cache.
+
+        Row `cache_rows[s]` of the cache grows by `counts[s]` tokens; `ids` holds all of them, one row after another.
+        Returns float32 logits [len(wanted), vocab_size], or with `logits=False` the final hidden states
+        [len(wanted), n_embd], for the tokens at the indices `wanted` of `ids`.  The caller has checked the ids and that
+        no cache row appears twice.  Raises InputError where a row would outgrow the cache, before anything is changed.
+        """
+        cdef int64_t m = ids.shape[0], n_segments = cache_rows.shape[0], s, i, r, n_tiles = 0, w = wanted.shape[0]
+        cdef int64_t width = self.vocab_size if logits else self.n_embd
+        cdef float[:, ::1] out = np.empty((w, width), np.float32)
+        if m == 0:
+            return np.asarray(out)
+        if cache.n_layer != self.n_layer or cache.n_head != self.n_head or \
+                cache.head_dim * cache.n_head != self.n_embd:
+            raise InputError("the cache was made for a model of another shape")
+        for s in range(n_segments):
+            cache._check_row(cache_rows[s])
+            if cache.row_lengths[cache_rows[s]] + counts[s] > min(cache.capacity, self.n_ctx):
+                raise InputError(
+                    f"row {cache_rows[s]} of the cache holds {cache.row_lengths[cache_rows[s]]} tokens and would hold "
+                    f"{cache.row_lengths[cache_rows[s]] + counts[s]}; the limit is {min(cache.capacity, self.n_ctx)}"
+                )
+        for s in range(n_segments):
+            cache.reserve(cache_rows[s], cache.row_lengths[cache_rows[s]] + counts[s])
+            n_tiles += (counts[s] + TILE_ROWS - 1) // TILE_ROWS
+
+        cdef Workspace space = self._take_workspace(m, cache.capacity, num_threads)
+        cdef int64_t[::1] positions = np.empty(m, np.int64)
+        cdef Segment *segments = <Segment *> malloc(n_segments * sizeof(Segment))
+        cdef Tile *tiles = <Tile *> malloc(n_tiles * sizeof(Tile))
+        if segments == NULL or tiles == NULL:
+            free(segments)
+            free(tiles)
+            raise MemoryError(f"no memory for a pass over {m} tokens")
+        n_tiles = r = 0
+        for s in range(n_segments):
+            segments[s].blocks = cache.tables + cache_rows[s] * cache.blocks_per_row
+            segments[s].position = cache.row_lengths[cache_rows[s]]
+            segments[s].first = r
+            segments[s].count = counts[s]
+            for i in range((counts[s] + TILE_ROWS - 1) // TILE_ROWS):
+                tiles[n_tiles].segment, tiles[n_tiles].start = s, i * TILE_ROWS
+                tiles[n_tiles].count = min(counts[s] - i * TILE_ROWS, TILE_ROWS)
+                n_tiles += 1
+            for i in range(counts[s]):
+                positions[r] = segments[s].position + i
+                r += 1
+
+        cdef Heads heads
+        heads.n_head, heads.head_dim, heads.ld_values = self.n_head, cache.head_dim, cache.ld_values
+        heads.head_floats = cache.head_floats
+        with nogil:
+            self._embed_tokens(space, &ids[0], &positions[0], m, num_threads)
+            self._run_blocks(space, &heads, segments, n_segments, tiles, n_tiles, m, num_threads)
+            if w > 0:
+                self._finish(space, &wanted[0], w, &out[0, 0], logits, num_threads)
+        free(segments)
+        free(tiles)
+        for s in range(n_segments):
+            cache.row_lengths[cache_rows[s]] += counts[s]
+        self.workspace = space
+        return np.asarray(out)
+
+    cdef void _embed_tokens(self, Workspace space, const int32_t *ids, const int64_t *positions, int64_t m,
+                            int num_threads) noexcept nogil:
+        cdef Embedding job
+        job.wte, job.wpe, job.ids, job.positions = &self.wte, &self.wpe[0, 0], ids, positions
+        job.n_embd, job.x, job.ldx = self.n_embd, space.x, space.ld_embd
+        parallel_for(_embed, &job, m, 8, num_threads)
+
+    cdef void _run_blocks(self, Workspace space, Heads *heads, const Segment *segments, int64_t n_segments,
+                          const Tile *tiles, int64_t n_tiles, int64_t m, int num_threads) noexcept nogil:
+        cdef float *x = space.x
+        cdef float *h = space.h
+        cdef int64_t ld = space.ld_embd, ld_qkv = space.ld_qkv, ld_inner = space.ld_inner, i
+        cdef Block *block
+        for i in range(self.n_layer):
+            block = &self.blocks[i]
+            heads.layer_offset = i * self.n_head * heads.head_floats
+            heads.scale = block.scale
+            layer_norm(&block.ln_1, x, ld, m, h, ld, num_threads)
+            linear(&block.c_attn, h, ld, m, 0, 0, space.qkv, ld_qkv, num_threads)
+            attention(heads, segments, n_segments, tiles, n_tiles, space.qkv, ld_qkv, h, ld, space.scores,
+                      space.ld_scores, num_threads)
+            linear(&block.c_proj, h, ld, m, 0, 1, x, ld, num_threads)
+            layer_norm(&block.ln_2, x, ld, m, h, ld, num_threads)
+            linear(&block.c_fc, h, ld, m, self.activation, 0, space.inner, ld_inner, num_threads)
+            linear(&block.mlp_c_proj, space.inner, ld_inner, m, 0, 1, x, ld, num_threads)
+
+    cdef void _finish(self, Workspace space, const int64_t *wanted, int64_t w, float *out, bint logits,
+                      int num_threads) noexcept nogil:
+        cdef int64_t i
+        cdef int64_t ld = space.ld_embd if logits else self.n_embd
+        cdef float *h = space.h if logits else out
+        for i in range(w):
+            layer_norm(&self.ln_f, space.x + wanted[i] * space.ld_embd, space.ld_embd, 1, h + i * ld, ld, 1)
+        if logits:
+            linear(&self.head, h, ld, w, 0, 0, out, self.vocab_size, num_threads)
+
+    cdef Workspace _take_workspace(self, int64_t m, int64_t capacity, int num_threads):
+        # Taken away while in use: a pass in another thread makes its own.
+        cdef Workspace space = self.workspace
+        self.workspace = None
+        if space is None or space.rows < m or space.num_threads < num_threads or \
+                space.ld_scores < 4 * ((capacity + GF_BLOCK - 1) // GF_BLOCK * GF_BLOCK):
+            space = Workspace(m, self.n_embd, self.n_inner, capacity, num_threads)
+        return space
+
+
+cdef LayerNorm _norm(parameters, float epsilon) except *:
+    cdef LayerNorm norm
+    cdef const float[::1] weight = parameters[0], bias = parameters[1]
+    norm.weight, norm.bias, norm.epsilon, norm.n = &weight[0], &bias[0], epsilon, weight.shape[0]
+    return norm
+
+
+cdef Matrix _matrix(Weight weight) except *:
+    return weight.matrix

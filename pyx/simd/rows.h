@@ -1,0 +1,56 @@
+/* The row kernels: plain arithmetic on rows of float32, compiled once per CPU level and picked at import.
+ *
+ * Everything below is single-threaded; the loops over rows, panels and heads, and the threads, are the callers'. */
+#ifndef GPT2FAST_ROWS_H
+#define GPT2FAST_ROWS_H
+
+#include <stdint.h>
+
+/* Columns of a weight panel: two AVX-512 registers, four AVX2, eight NEON or SSE. */
+#define GF_PANEL 32
+/* Positions of a block of keys in the cache. */
+#define GF_BLOCK 16
+/* At most so many rows go through a panel at once. */
+#define GF_MAX_ROWS 12
+
+enum gf_activation { GF_LINEAR = 0, GF_GELU_NEW, GF_GELU, GF_RELU, GF_SILU };
+
+/* What happens to a product before it is stored: y = activation(product + bias), or y += product + bias. */
+typedef struct {
+    const float *bias; /* GF_PANEL values for each panel, or NULL */
+    int activation;    /* enum gf_activation */
+    int accumulate;    /* y += ..., the residual connection; then activation is GF_LINEAR */
+} gf_epilogue;
+
+typedef struct {
+    const char *name;
+
+    /* y = (x - mean(x)) / sqrt(var(x) + epsilon) * weight + bias, over n values. */
+    void (*layer_norm)(const float *x, const float *weight, const float *bias, float epsilon, int64_t n, float *y);
+
+    /* x = activation(x + bias) over n values; bias may be NULL. */
+    void (*activate)(float *x, const float *bias, int activation, int64_t n);
+
+    /* One panel [k][GF_PANEL] times `rows` rows of x, into GF_PANEL columns of y; 1 <= rows <= GF_MAX_ROWS. */
+    void (*panel_float32)(const float *panel, int64_t k, const float *x, int64_t ldx, int64_t rows, gf_epilogue epilogue,
+                          float *y, int64_t ldy);
+
+    /* Causal attention of `rows` successive positions of one head, the first at `position`, over a cache in blocks of
+       GF_BLOCK positions: at blocks[i] + keys lie [head_dim][GF_BLOCK] keys, at blocks[i] + values [GF_BLOCK][ld_values]
+       values, ld_values being head_dim rounded up to 16.  scores is scratch: 4 rows of whole blocks. */
+    void (*attend)(const float *q, int64_t ldq, int64_t rows, int64_t position, const float *const *blocks, int64_t keys,
+                   int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores, float *out,
+                   int64_t ldo);
+} gf_rows;
+
+extern const gf_rows gf_rows_baseline;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define GF_X86_LEVELS 1
+extern const gf_rows gf_rows_v3, gf_rows_v4;
+#endif
+
+/* The level's table, or NULL where the name is unknown (*known = 0) or this processor lacks it (*known = 1).
+   name NULL: the best level of this processor. */
+const gf_rows *gf_rows_for(const char *name, int *known);
+
+#endif

@@ -1,0 +1,18 @@
+/* Everything that is compiled once per CPU level.  The includer sets GF_LANES (floats in a vector register), GF_TABLE
+ * and GF_NAME, under the compiler's target for that level. */
+#include <math.h>
+#include <string.h>
+
+#include "vector.inc.c"
+
+#include "norm.inc.c"
+#include "panel.inc.c"
+#include "attend.inc.c"
+
+const gf_rows GF_TABLE = {
+    .name = GF_NAME,
+    .layer_norm = layer_norm,
+    .activate = activate,
+    .panel_float32 = panel_float32,
+    .attend = attend,
+};

@@ -1,0 +1,7 @@
+/* The row kernels for any processor of the architecture: SSE2 on x86-64, NEON on aarch64. */
+#include "rows.h"
+
+#define GF_LANES 4
+#define GF_TABLE gf_rows_baseline
+#define GF_NAME "baseline"
+#include "rows.inc.c"
