@@ -230,7 +230,7 @@ class GPT2:
                 f"id {low if low < 0 else high} is outside the vocabulary of {self.config.vocab_size} tokens "
                 f"(0 to {self.config.vocab_size - 1})"
             )
-        return np.ascontiguousarray(array, np.int32)
+        return array.astype(np.int32, order="C")
 
     def _run(self, cache: KVCache, segments: list[_Piece], *, last_only: bool, logits: bool) -> Floats:
         lengths = cache.lengths

@@ -106,6 +106,11 @@ class Checkpoint:
             self.close()
             raise
 
+    @property
+    def names(self) -> list[str]:
+        """The bare names of the tensors, in the order of the network."""
+        return list(expected_shapes(self.config))
+
     def _shape(self, name: str) -> Shape:
         source = self._names[name]
         return tuple(self._file_of[source].get_slice(source).get_shape())

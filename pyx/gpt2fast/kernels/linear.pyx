@@ -159,6 +159,8 @@ cdef class Weight:
         cdef int64_t count
         cdef float[::1] padded
         self._describe(PANEL_FLOAT32, values, by_output)
+        if bias is not None and len(bias) != self.matrix.n:
+            raise ValueError(f"bias has {len(bias)} values, the weight {self.matrix.n} outputs")
         count = (self.matrix.n + GF_PANEL - 1) // GF_PANEL
         self.size = max(<size_t> (count * self.matrix.k * GF_PANEL) * sizeof(float), 1)
         self.matrix.data = allocate(self.size)

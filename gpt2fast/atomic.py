@@ -1,0 +1,107 @@
+"""Files that appear whole or not at all: what checkpoints, downloads and corpora are written through."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from gpt2fast.errors import InputError, MissingFileError
+
+__all__ = ["atomic_write"]
+
+# Filesystems that cannot fsync a directory say so with one of these.
+_NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary file to write to, which takes the place of `path` when the block ends, whole and on the disk.
+
+    What is written goes to a temporary file in the same directory; at the end of the block it is flushed, synchronised
+    and renamed to `path`, and the directory is synchronised.  Where the block raises, or the disk is full, or the
+    process is killed, `path` is what it was before; a process that lives leaves no temporary file behind.
+
+    The file gets the mode of the one it replaces, else 0666 less the umask.  Of a symbolic link the target is replaced
+    and the link stays.  Whoever has the old file open or mapped keeps its content.
+
+    Raises MissingFileError where the directory does not exist, InputError where `path` is a directory, a device or
+    anything else that is not a regular file, and OSError where the system refuses.
+
+    >>> import tempfile
+    >>> directory = tempfile.TemporaryDirectory()
+    >>> with atomic_write(Path(directory.name, "notes.txt")) as file:
+    ...     _ = file.write(b"whole")
+    >>> [entry.name for entry in Path(directory.name).iterdir()]
+    ['notes.txt']
+    >>> directory.cleanup()
+    """
+    target = Path(os.path.realpath(path))
+    mode = _mode_to_keep(target)
+    temporary, descriptor = _create_beside(target)
+    try:
+        file = os.fdopen(descriptor, "wb")
+        try:
+            yield file
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            file.flush()
+            os.fsync(descriptor)
+        except BaseException:
+            # Closing flushes, which fails once more on a full disk; the first error is the one to report.
+            with suppress(OSError):
+                file.close()
+            raise
+        file.close()
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(target.parent)
+
+
+def _mode_to_keep(target: Path) -> int | None:
+    """The permission bits of the file about to be replaced, None where there is none yet."""
+    try:
+        found = os.lstat(target)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        raise MissingFileError(f"{target}: {target.parent} is not a directory") from None
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+        raise InputError(f"{target}: cannot be written, it is {kind}")
+    return stat.S_IMODE(found.st_mode) & 0o777
+
+
+def _create_beside(target: Path) -> tuple[Path, int]:
+    """A new, empty file in the directory of `target`: its path and its descriptor."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    while True:
+        # The name is shortened so that the suffix fits where the target's own name is as long as names may be.
+        temporary = target.parent / f".{target.name[:40]}.{os.getpid()}.{secrets.token_hex(6)}.tmp"
+        try:
+            return temporary, os.open(temporary, flags, 0o666)
+        except FileExistsError:
+            continue
+        except FileNotFoundError:
+            raise MissingFileError(f"{target}: there is no directory {target.parent}") from None
+
+
+def _sync_directory(directory: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:
+            raise
+    finally:
+        os.close(descriptor)

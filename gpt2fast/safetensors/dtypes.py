@@ -1,0 +1,108 @@
+"""The number types of the safetensors format, what NumPy makes of them, and float32 from the floating ones."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast.errors import InputTypeError
+
+__all__ = ["ITEM_SIZES", "RANKS", "as_float32", "dtype_name", "numpy_dtype"]
+
+# In the order in which the reference package sorts tensors for writing, which it does from the last to the first.
+_NUMPY = {
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "F8_E5M2": "u1",
+    "F8_E4M3": "u1",
+    "F8_E8M0": "u1",
+    "F8_E4M3FNUZ": "u1",
+    "F8_E5M2FNUZ": "u1",
+    "I16": "<i2",
+    "U16": "<u2",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I32": "<i4",
+    "U32": "<u4",
+    "F32": "<f4",
+    "C64": "<c8",
+    "F64": "<f8",
+    "I64": "<i8",
+    "U64": "<u8",
+}
+
+#: Bytes per element, by dtype name.
+ITEM_SIZES = {name: np.dtype(code).itemsize for name, code in _NUMPY.items()}
+#: The place of each dtype in the order of the format.
+RANKS = {name: rank for rank, name in enumerate(_NUMPY)}
+#: Types of the format whose elements are no whole bytes.
+SUB_BYTE = ("F4", "F6_E2M3", "F6_E3M2")
+
+# Types that NumPy has only through ml_dtypes; without it their bits come as unsigned integers.
+_ML_DTYPES = {
+    "BF16": "bfloat16",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+_BY_ML_DTYPE = {theirs: name for name, theirs in _ML_DTYPES.items()}
+_BY_NUMPY = {np.dtype(code): name for name, code in _NUMPY.items() if name not in _ML_DTYPES}
+
+Floats = npt.NDArray[np.float32]
+
+
+@cache
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """The little-endian NumPy dtype in which tensors of the format's dtype `name` are read.
+
+    BF16 and the eight-bit floats are those of ml_dtypes where that is installed, else unsigned integers of their bits.
+    """
+    if name in _ML_DTYPES and sys.byteorder == "little":
+        try:
+            import ml_dtypes
+
+            return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        except (ImportError, AttributeError):  # not installed, or too old for this type
+            pass
+    return np.dtype(_NUMPY[name])
+
+
+def dtype_name(dtype: np.dtype[np.generic]) -> str | None:
+    """The format's name for a NumPy dtype of either byte order, None where it has none.
+
+    >>> dtype_name(np.dtype(">f4")), dtype_name(np.dtype(np.complex128))
+    ('F32', None)
+    """
+    if dtype.kind == "V" or dtype.type.__module__.partition(".")[0] == "ml_dtypes":
+        return _BY_ML_DTYPE.get(dtype.name)
+    return _BY_NUMPY.get(dtype.newbyteorder("<"))
+
+
+def as_float32(array: npt.NDArray[np.generic], dtype: str) -> Floats:
+    """The values of a floating tensor as C-contiguous float32: F16 and BF16 widened exactly, F64 rounded.
+
+    `dtype` is the format's name for the tensor's type; BF16 may come as ml_dtypes.bfloat16 or as the uint16 of its
+    bits.  An F32 array that is aligned, contiguous and of this machine's byte order is returned as it is, not copied.
+
+    Raises InputTypeError where the type is not one of F64, F32, F16, BF16.
+
+    >>> as_float32(np.array([0x3F80, 0xC000], np.uint16), "BF16").tolist()
+    [1.0, -2.0]
+    """
+    if dtype == "BF16":
+        if array.dtype.itemsize != 2:
+            raise InputTypeError(f"a BF16 tensor has elements of two bytes, found {array.dtype}")
+        bits = np.ascontiguousarray(array).view(np.uint16)
+        # The bits of a bfloat16 are the upper half of the same number's float32.
+        wide = bits.astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32).reshape(array.shape)
+    if dtype in ("F64", "F32", "F16"):
+        return np.require(array, np.float32, ["C", "A"]).reshape(array.shape)
+    raise InputTypeError(f"float32 is made of F64, F32, F16 or BF16, not of {dtype}")

@@ -1,0 +1,538 @@
+"""GPT-2's byte-level BPE tokenizer, with the interface of tiktoken's Encoding and more.
+
+The work is done in Rust (`gpt2fast._bpe`); here are the defaults, the policy for special tokens and the error messages.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+
+from gpt2fast import _bpe
+from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
+from gpt2fast.threads import resolve_num_threads
+from gpt2fast.tokenizer_files import END_OF_TEXT, TokenizerFiles, read_directory, read_vocab_and_merges
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["DecodeStream", "Tokenizer", "get_encoding"]
+
+#: str, or anything that holds bytes: bytes, bytearray, memoryview, mmap.
+Text: TypeAlias = Any
+Allowed: TypeAlias = Literal["all"] | AbstractSet[str]
+Disallowed: TypeAlias = Literal["all"] | Collection[str]
+
+_GPT2_NAMES = ("gpt2", "r50k_base")
+_GPT2_FILES = Path(__file__).parent / "data" / "gpt2"
+# A vocabulary of this size or less has ids of 16 bits.
+_U16 = 1 << 16
+
+
+@functools.lru_cache(maxsize=None)
+def get_encoding(name: str = "gpt2") -> Tokenizer:
+    """The tokenizer of GPT-2, which ships with this package; "r50k_base" is another name for the same ids.
+
+    Raises InputError where the name is another one.
+
+    >>> get_encoding("gpt2").encode("hello world")
+    [31373, 995]
+    """
+    if name not in _GPT2_NAMES:
+        raise InputError(f"unknown encoding {name!r}; expected one of {', '.join(map(repr, _GPT2_NAMES))}")
+    return Tokenizer(read_vocab_and_merges(_GPT2_FILES / "vocab.json", _GPT2_FILES / "merges.txt"), name=name)
+
+
+class Tokenizer:
+    """Text to token ids and back, exactly as tiktoken and the published GPT-2 encoder do it.
+
+    Made by `get_encoding`, `from_files` or `from_pretrained`.  Immutable; safe to use from several threads, after a
+    fork, and to pickle.  Texts are str, or bytes-like: bytes need not be UTF-8 (a byte that is not counts as one
+    character that is no letter, number or space), and every byte survives the round trip.
+    """
+
+    def __init__(self, files: TokenizerFiles, *, name: str) -> None:
+        #: What this tokenizer is called.
+        self.name = name
+        self._files = files
+        self._bpe = files.build()
+        self._special_ids = {text: token.id for text, token in files.specials.items()}
+
+    @classmethod
+    def from_files(cls, vocab: str | Path, merges: str | Path, *, special_tokens: Sequence[str] = ()) -> Tokenizer:
+        """The tokenizer of a vocab.json and a merges.txt.
+
+        `<|endoftext|>` is a special token where the vocabulary has it; `special_tokens` names further ones.  Raises
+        MissingFileError, and InputError that names the file and the key or line where they are not acceptable.
+        """
+        return cls(read_vocab_and_merges(vocab, merges, tuple(special_tokens)), name=Path(vocab).parent.name or "vocab")
+
+    @classmethod
+    def from_pretrained(cls, directory: str | Path) -> Tokenizer:
+        """The tokenizer of a model directory: tokenizer.json, or vocab.json with merges.txt.
+
+        Any byte-level BPE with GPT-2's split is read (GPT-2, RoBERTa, OPT, GPT-Neo …); its added tokens are special.
+        Raises MissingFileError, and InputError that names a setting that is not supported.
+        """
+        return cls(read_directory(directory), name=Path(directory).resolve().name)
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write vocab.json and merges.txt into `directory`; each appears whole or not at all."""
+        from gpt2fast.atomic import atomic_write
+
+        vocabulary = self._files.vocabulary
+        missing = {text: id_ for text, id_ in self._special_ids.items() if text not in (known := json.loads(vocabulary))}
+        if missing:
+            vocabulary = json.dumps({**known, **missing}, ensure_ascii=False).encode()
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for file, content in (("vocab.json", vocabulary), ("merges.txt", self._files.merges)):
+            with atomic_write(Path(directory) / file) as out:
+                out.write(content)
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer {self.name!r}: {self.n_vocab} tokens>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.name in _GPT2_NAMES and self is get_encoding(self.name):
+            return get_encoding, (self.name,)
+        return _restore, (self._files, self.name)
+
+    def __copy__(self) -> Tokenizer:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tokenizer:
+        return self
+
+    # Encoding
+
+    def encode_ordinary(self, text: Text) -> list[int]:
+        """The ids of `text`, where special tokens are ordinary text.
+
+        >>> get_encoding("gpt2").encode_ordinary("<|endoftext|>")
+        [27, 91, 437, 1659, 5239, 91, 29]
+        """
+        return self._bpe.encode(_text(text))
+
+    def encode(
+        self,
+        text: Text,
+        *,
+        allowed_special: Allowed = frozenset(),
+        disallowed_special: Disallowed = "all",
+        strict: bool = False,
+    ) -> list[int]:
+        """The ids of `text`.
+
+        A special token such as `<|endoftext|>` steers a model, so text from outside must not produce one unnoticed:
+        by default text that contains one is refused.  `allowed_special={"<|endoftext|>"}` (or "all") makes it the
+        special id; `disallowed_special=()` makes it ordinary text.  With `strict`, bytes must be UTF-8.
+
+        Raises InputError where the text contains a disallowed special token or, with `strict`, invalid UTF-8.
+
+        >>> enc = get_encoding("gpt2")
+        >>> enc.encode("hello <|endoftext|>", allowed_special="all")
+        [31373, 220, 50256]
+        >>> enc.encode(b"caf\\xe9")
+        [66, 1878, 165]
+        """
+        text = _text(text, strict)
+        allowed = self._check_special(text, allowed_special, disallowed_special)
+        if not allowed:
+            return self._bpe.encode(text)
+        ids: list[int] = []
+        for part, special in self._parts(text, allowed):
+            ids += self._bpe.encode(part)
+            if special is not None:
+                ids.append(special)
+        return ids
+
+    def encode_to_numpy(
+        self,
+        text: Text,
+        *,
+        allowed_special: Allowed = frozenset(),
+        disallowed_special: Disallowed = "all",
+        dtype: npt.DTypeLike | None = None,
+        num_threads: int | None = 1,
+    ) -> npt.NDArray[Any]:
+        """The ids of `text` as a NumPy array, uint32 as tiktoken gives it unless `dtype` says "uint16".
+
+        Raises as `encode` does, and InputError where the ids do not fit `dtype`.
+        """
+        import numpy as np
+
+        text = _text(text)
+        allowed = self._check_special(text, allowed_special, disallowed_special)
+        dtype = self._id_dtype(np.uint32 if dtype is None else dtype)
+        arrays = []
+        for part, special in self._parts(text, allowed):
+            arrays.append(self._flat([part], dtype, num_threads)[0])
+            if special is not None:
+                arrays.append(np.array([special], dtype))
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def encode_ordinary_batch(self, text: Iterable[Text], *, num_threads: int | None = None) -> list[list[int]]:
+        """The ids of each text, where special tokens are ordinary text."""
+        return self._bpe.encode_batch([_text(one) for one in _texts(text)], resolve_num_threads(num_threads))
+
+    def encode_batch(
+        self,
+        text: Iterable[Text],
+        *,
+        num_threads: int | None = None,
+        allowed_special: Allowed = frozenset(),
+        disallowed_special: Disallowed = "all",
+    ) -> list[list[int]]:
+        """The ids of each text; see `encode` for special tokens."""
+        texts = [_text(one) for one in _texts(text)]
+        threads = resolve_num_threads(num_threads)
+        allowed: AbstractSet[str] = frozenset()
+        for one in texts:
+            allowed = self._check_special(one, allowed_special, disallowed_special)
+        if not allowed:
+            return self._bpe.encode_batch(texts, threads)
+        return [self.encode(one, allowed_special=allowed, disallowed_special=()) for one in texts]
+
+    def encode_batch_flat(
+        self, texts: Iterable[Text], *, num_threads: int | None = None, dtype: npt.DTypeLike | None = None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """All ids in one array, and int64 offsets: text i is `ids[offsets[i]:offsets[i + 1]]`.
+
+        Special tokens are ordinary text.  The dtype is uint16 where the vocabulary fits, else uint32, unless `dtype`
+        names one of them.  Other Python threads run meanwhile.
+
+        >>> ids, offsets = get_encoding("gpt2").encode_batch_flat(["hello world", "", "hi"])
+        >>> ids.tolist(), ids.dtype.name, offsets.tolist()
+        ([31373, 995, 5303], 'uint16', [0, 2, 2, 3])
+        """
+        return self._flat([_text(text) for text in _texts(texts)], self._id_dtype(dtype), num_threads)
+
+    def encode_with_offsets(self, text: Text) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of `text` and for each the span (start, end) of its characters in a str, of its bytes in bytes.
+
+        Special tokens are ordinary text.  Where a token ends inside a character, it and the next share that character.
+
+        >>> get_encoding("gpt2").encode_with_offsets("a 🙂")
+        ([64, 12520, 25, ...], ...)
+        """
+        if isinstance(text, str) and not _is_unicode(text):
+            raise InputError("the text holds a lone surrogate, which has no place in UTF-8; its spans are not defined")
+        return self._bpe.encode_with_offsets(_text(text))
+
+    def encode_with_unstable(
+        self, text: str, *, allowed_special: Allowed = frozenset(), disallowed_special: Disallowed = "all"
+    ) -> tuple[list[int], list[list[int]]]:
+        """The ids that stay whatever text follows, and the sequences of ids that the rest may turn into.
+
+        As tiktoken's, and as costly: meant for short texts.
+        """
+        from gpt2fast.unstable import split_unstable
+
+        text = _text(text)
+        allowed = self._check_special(text, allowed_special, disallowed_special)
+        ids: list[int] = []
+        last_piece = 0
+        for part, special in self._parts(text, allowed):
+            ids += self._bpe.encode(part)
+            pieces = self._bpe.split(part)
+            last_piece = len(self._bpe.encode_piece(pieces[-1])) if pieces else 0
+            if special is not None:
+                ids.append(special)
+                last_piece = 0
+        return split_unstable(self._bpe, ids, last_piece, self._sorted_tokens)
+
+    def encode_single_token(self, text_or_bytes: str | bytes) -> int:
+        """The id of the token, special or not, that is exactly this text.  Raises UnknownTokenError (a KeyError)."""
+        token = text_or_bytes.encode() if isinstance(text_or_bytes, str) else bytes(text_or_bytes)
+        found = self._bpe.id_of(token)
+        if found is None:
+            raise UnknownTokenError(f"{text_or_bytes!r} is not a token of {self.name!r}")
+        return found
+
+    def count(self, text: Text) -> int:
+        """The number of ids of `text`, where special tokens are ordinary text."""
+        return self._bpe.count(_text(text))
+
+    def count_batch(self, texts: Iterable[Text], *, num_threads: int | None = None) -> list[int]:
+        """The number of ids of each text, where special tokens are ordinary text."""
+        return self._bpe.count_batch([_text(text) for text in _texts(texts)], resolve_num_threads(num_threads))
+
+    def split(self, text: Text) -> list[Any]:
+        """The pieces of `text` that GPT-2's pattern finds, before any merging: str for str, bytes for bytes.
+
+        >>> get_encoding("gpt2").split("Hello's  world")
+        ['Hello', "'s", ' ', ' world']
+        """
+        pieces = self._bpe.split(_text(text))
+        return [piece.decode() for piece in pieces] if isinstance(text, str) else pieces
+
+    # Decoding
+
+    def decode_bytes(self, tokens: Iterable[int]) -> bytes:
+        """The bytes of the ids, which may be a list or a NumPy array.  Raises UnknownTokenError, naming id and place."""
+        try:
+            return self._bpe.decode(_ids(tokens))
+        except KeyError as error:
+            position, token = error.args
+            raise UnknownTokenError(f"tokens[{position}] is {token}; {self._range()}") from None
+        except OverflowError:
+            wrong = next((i, t) for i, t in enumerate(tokens) if not 0 <= t < 2**32)
+            raise UnknownTokenError(f"tokens[{wrong[0]}] is {wrong[1]}; {self._range()}") from None
+        except TypeError as error:
+            raise InputTypeError(f"tokens must be integers: {error}") from None
+
+    def decode(self, tokens: Iterable[int], errors: str = "replace") -> str:
+        """The text of the ids.
+
+        Ids can cut characters: bytes that are not UTF-8 become U+FFFD, or what `errors` says as in `bytes.decode`;
+        `decode_bytes` loses nothing.
+
+        >>> get_encoding("gpt2").decode([31373, 995])
+        'hello world'
+        """
+        return self.decode_bytes(tokens).decode("utf-8", errors=errors)
+
+    def decode_single_token_bytes(self, token: int) -> bytes:
+        """The bytes of one token, special or not.  Raises UnknownTokenError (a KeyError)."""
+        found = self._bpe.token(token) if isinstance(token, int) and 0 <= token < 2**32 else None
+        if found is None:
+            raise UnknownTokenError(f"there is no token {token!r}; {self._range()}")
+        return found
+
+    def decode_tokens_bytes(self, tokens: Iterable[int]) -> list[bytes]:
+        """The bytes of each token.
+
+        >>> get_encoding("gpt2").decode_tokens_bytes([31373, 995])
+        [b'hello', b' world']
+        """
+        return [self.decode_single_token_bytes(int(token)) for token in tokens]
+
+    def decode_with_offsets(self, tokens: Iterable[int]) -> tuple[str, list[int]]:
+        """The text of the ids, and for each the index of the first character that has bytes of it.
+
+        Raises UnicodeDecodeError where the ids are not whole characters together.
+        """
+        length, offsets, parts = 0, [], self.decode_tokens_bytes(tokens)
+        for part in parts:
+            inside = 0x80 <= part[0] < 0xC0
+            offsets.append(max(0, length - inside))
+            length += sum(not 0x80 <= byte < 0xC0 for byte in part)
+        return b"".join(parts).decode(), offsets
+
+    def decode_batch(
+        self, batch: Iterable[Iterable[int]], *, errors: str = "replace", num_threads: int | None = None
+    ) -> list[str]:
+        """The text of each list of ids."""
+        resolve_num_threads(num_threads)
+        return [self.decode(tokens, errors) for tokens in batch]
+
+    def decode_bytes_batch(self, batch: Iterable[Iterable[int]], *, num_threads: int | None = None) -> list[bytes]:
+        """The bytes of each list of ids."""
+        resolve_num_threads(num_threads)
+        return [self.decode_bytes(tokens) for tokens in batch]
+
+    def decode_stream(self, errors: str = "replace") -> DecodeStream:
+        """A decoder that takes ids one by one and gives text as soon as whole characters exist."""
+        return DecodeStream(self, errors)
+
+    # The vocabulary
+
+    @property
+    def n_vocab(self) -> int:
+        """The number of tokens, special ones included."""
+        return self._bpe.n_vocab
+
+    @property
+    def max_token_value(self) -> int:
+        """The highest id."""
+        return self._bpe.n_vocab - 1
+
+    @property
+    def eot_token(self) -> int:
+        """The id of `<|endoftext|>`.  Raises UnknownTokenError where there is none."""
+        try:
+            return self._special_ids[END_OF_TEXT]
+        except KeyError:
+            raise UnknownTokenError(f"{self.name!r} has no special token {END_OF_TEXT!r}") from None
+
+    @property
+    def special_tokens_set(self) -> set[str]:
+        """The texts of the special tokens."""
+        return set(self._special_ids)
+
+    def is_special_token(self, token: int) -> bool:
+        """Whether the id is a special token's."""
+        return token in self._special_ids.values()
+
+    def token_byte_values(self) -> list[bytes]:
+        """The bytes of all ordinary tokens, sorted."""
+        return list(self._sorted_tokens)
+
+    def byte_symbols(self) -> list[str]:
+        """The 256 characters that stand for bytes in vocab.json and merges.txt, by byte."""
+        return _bpe.byte_symbols()
+
+    @functools.cached_property
+    def _sorted_tokens(self) -> list[bytes]:
+        special = set(self._special_ids.values())
+        return sorted(self._bpe.token(i) or b"" for i in range(self.n_vocab) if i not in special)
+
+    def _range(self) -> str:
+        return f"{self.name!r} has the ids 0 to {self.max_token_value}"
+
+    # Special tokens
+
+    def _check_special(self, text: Text, allowed: Allowed, disallowed: Disallowed) -> AbstractSet[str]:
+        """Which special tokens are allowed, after refusing a text that contains a disallowed one."""
+        names = self._special_ids.keys()
+        allowed_names = frozenset(names if allowed == "all" else allowed)
+        if disallowed == "all":
+            disallowed = names - allowed_names
+        if isinstance(disallowed, str):
+            raise InputError(f"disallowed_special is {disallowed!r}; expected 'all' or a collection of special tokens")
+        if disallowed:
+            found = _find(text, frozenset(disallowed))
+            if found is not None:
+                _refuse_special(found)
+        return allowed_names & names
+
+    def _parts(self, text: Text, allowed: AbstractSet[str]) -> Iterable[tuple[Text, int | None]]:
+        """The text between special tokens, and the id of the one that follows, None after the last part."""
+        if not allowed:
+            yield text, None
+            return
+        is_str = isinstance(text, str)
+        view = text if is_str else memoryview(text)
+        start = 0
+        for match in _special_pattern(frozenset((name, self._files.specials[name]) for name in allowed), is_str).finditer(view):
+            name = match[match.lastindex or 0]
+            yield view[start : match.start()], self._special_ids[name if is_str else bytes(name).decode()]
+            start = match.end()
+        yield view[start:], None
+
+    # Arrays
+
+    def _id_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+        import numpy as np
+
+        wanted = np.dtype(np.uint16 if self.n_vocab <= _U16 else np.uint32) if dtype is None else np.dtype(dtype)
+        if wanted not in (np.uint16, np.uint32) or (wanted == np.uint16 and self.n_vocab > _U16):
+            raise InputError(f"dtype is {wanted.name!r}; {self.n_vocab} tokens need {'uint16 or ' * (self.n_vocab <= _U16)}uint32")
+        return wanted
+
+    def _flat(self, texts: list[Text], dtype: np.dtype[Any], num_threads: int | None) -> tuple[Any, Any]:
+        import numpy as np
+
+        ids, offsets = self._bpe.encode_batch_flat(texts, dtype.itemsize == 4, resolve_num_threads(num_threads))
+        return np.frombuffer(ids, dtype), np.frombuffer(offsets, np.int64)
+
+
+class DecodeStream:
+    """Ids in, one by one; text out as soon as whole characters exist.
+
+    >>> stream = get_encoding("gpt2").decode_stream()
+    >>> [stream.feed(token) for token in [12520, 98, 232, 0]] + [stream.flush()]
+    [' ', '', '🦊', '!', '']
+    """
+
+    def __init__(self, tokenizer: Tokenizer, errors: str = "replace") -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
+
+    def feed(self, token: int) -> str:
+        """The characters that are complete with this token, often "".  Raises UnknownTokenError."""
+        return self._decoder.decode(self._tokenizer.decode_single_token_bytes(int(token)))
+
+    def flush(self) -> str:
+        """What is left at the end: U+FFFD for an unfinished character.  The stream can then be used anew."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest
+
+
+def _restore(files: TokenizerFiles, name: str) -> Tokenizer:
+    return Tokenizer(files, name=name)
+
+
+def _text(text: Text, strict: bool = False) -> Text:
+    """`text` as the encoder takes it: str, bytes or a contiguous memoryview of bytes."""
+    if isinstance(text, str):
+        return text
+    if not isinstance(text, bytes):
+        try:
+            text = memoryview(text).cast("B")
+        except TypeError:
+            raise InputTypeError(f"text is of type {type(text).__name__}; expected str or contiguous bytes") from None
+    if strict:
+        try:
+            codecs.decode(text, "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"the text is not UTF-8: {error.reason} at byte {error.start}") from None
+    return text
+
+
+def _texts(texts: Iterable[Text]) -> Iterable[Text]:
+    if isinstance(texts, (str, bytes)):
+        raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
+    return texts
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _ids(tokens: Any) -> Any:
+    """`tokens` as the decoder takes them: a list, or a contiguous uint32 array."""
+    dtype = getattr(tokens, "dtype", None)
+    if dtype is None or isinstance(tokens, (list, tuple)):
+        return list(tokens)
+    if dtype.kind not in "iu" and tokens.size:
+        raise InputTypeError(f"tokens are of type {dtype}; expected integers")
+    if tokens.ndim != 1:
+        raise InputError(f"tokens has {tokens.ndim} dimensions; expected one")
+    if tokens.size and not (tokens.min() >= 0 and tokens.max() < 2**32):
+        return tokens.tolist()  # the error will name the id
+    return tokens.astype("uint32", order="C", copy=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _any_pattern(names: frozenset[str], is_str: bool) -> re.Pattern[Any]:
+    pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.compile(pattern) if is_str else re.compile(pattern.encode())
+
+
+def _find(text: Text, names: frozenset[str]) -> str | None:
+    if len(names) == 1 and isinstance(text, (str, bytes)):  # the usual case, many times as fast as a pattern
+        (name,) = names
+        return name if (name if isinstance(text, str) else name.encode()) in text else None
+    match = _any_pattern(names, isinstance(text, str)).search(text)
+    if match is None:
+        return None
+    return match[0] if isinstance(text, str) else bytes(match[0]).decode()
+
+
+@functools.lru_cache(maxsize=64)
+def _special_pattern(tokens: frozenset[tuple[str, Any]], is_str: bool) -> re.Pattern[Any]:
+    parts = []
+    for name, token in sorted(tokens, key=lambda item: (-len(item[0]), item[0])):
+        parts.append(r"\s*" * token.lstrip + f"({re.escape(name)})" + r"\s*" * token.rstrip)
+    pattern = "|".join(parts)
+    return re.compile(pattern) if is_str else re.compile(pattern.encode())
+
+
+def _refuse_special(token: str) -> NoReturn:
+    raise InputError(
+        f"the text contains the special token {token!r}, which is not allowed by default. To get its special id pass "
+        f"allowed_special={{{token!r}}}; to have it encoded as ordinary text pass disallowed_special=()"
+    )

@@ -1,0 +1,173 @@
+//! Many texts, or one long one, on many threads; the ids are those of one thread.
+
+use crate::encoder::{Cache, Id, Tokenizer};
+use crate::pretokenize::safe_cut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+/// Bytes that one thread takes at once: large against the cost of taking them, small against the caches.
+const CHUNK: usize = 1 << 18;
+
+/// A part of a text that is encoded in one go.
+struct Chunk<'a> {
+    text: &'a [u8],
+    /// Which text it belongs to.
+    document: usize,
+}
+
+/// Cut the texts into chunks of about [`CHUNK`] bytes; a chunk never spans two texts.
+fn cut<'a>(texts: &[&'a [u8]]) -> Vec<Chunk<'a>> {
+    let mut chunks = Vec::new();
+    for (document, text) in texts.iter().enumerate() {
+        let mut start = 0;
+        while start < text.len() {
+            let end =
+                if text.len() - start <= 2 * CHUNK { text.len() } else { start + safe_cut(&text[start..], CHUNK) };
+            chunks.push(Chunk { text: &text[start..end], document });
+            start = end;
+        }
+    }
+    chunks
+}
+
+/// The caches of threads that are not encoding just now, for the next ones to use.
+#[derive(Default)]
+pub struct Caches(Mutex<Vec<Cache>>);
+
+impl Caches {
+    /// Run `work` with a cache: a warm one if there is one.
+    pub fn with<R>(&self, work: impl FnOnce(&mut Cache) -> R) -> R {
+        let mut cache = self.lock().pop().unwrap_or_default();
+        let result = work(&mut cache);
+        self.lock().push(cache);
+        result
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Cache>> {
+        // Nothing panics while the lock is held, and a cache is right in any state.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Encode each run of chunks with `work` on `num_threads` threads; the results, in order of the chunks.
+fn in_parallel<'a, R: Send>(
+    chunks: &[Chunk<'a>],
+    num_threads: usize,
+    caches: &Caches,
+    work: impl Fn(&[Chunk<'a>], &mut Cache) -> R + Sync,
+) -> Vec<R> {
+    // Runs of small texts together are one piece of work.
+    let mut runs: Vec<&[Chunk<'a>]> = Vec::new();
+    let (mut first, mut bytes) = (0, 0);
+    for (i, chunk) in chunks.iter().enumerate() {
+        bytes += chunk.text.len() + 32;
+        if bytes >= CHUNK || i + 1 == chunks.len() {
+            runs.push(&chunks[first..=i]);
+            (first, bytes) = (i + 1, 0);
+        }
+    }
+    let num_threads = num_threads.clamp(1, runs.len().max(1));
+    if num_threads == 1 {
+        return caches.with(|cache| runs.iter().map(|run| work(run, cache)).collect());
+    }
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(runs.len()));
+    let take = || {
+        caches.with(|cache| loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(run) = runs.get(i) else { break };
+            let result = work(run, cache);
+            results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((i, result));
+        });
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..num_threads {
+            // Where the system gives no more threads, those there are do the work.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, take);
+        }
+        take();
+    });
+    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    results.sort_unstable_by_key(|&(i, _)| i);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The ids of all texts in one array, and offsets: text i is `ids[offsets[i]..offsets[i + 1]]`.
+pub fn encode_batch<I: Id>(
+    tokenizer: &Tokenizer,
+    texts: &[&[u8]],
+    num_threads: usize,
+    caches: &Caches,
+) -> (Vec<I>, Vec<i64>) {
+    let chunks = cut(texts);
+    let parts = in_parallel(&chunks, num_threads, caches, |run, cache| {
+        let mut ids: Vec<I> = Vec::with_capacity(run.iter().map(|chunk| chunk.text.len()).sum::<usize>() / 4 + 16);
+        let counts: Vec<usize> = run
+            .iter()
+            .map(|chunk| {
+                let before = ids.len();
+                tokenizer.encode(chunk.text, cache, &mut ids);
+                ids.len() - before
+            })
+            .collect();
+        (ids, counts)
+    });
+    let mut offsets = vec![0i64; texts.len() + 1];
+    let counts = parts.iter().flat_map(|(_, counts)| counts);
+    for (chunk, &count) in chunks.iter().zip(counts) {
+        offsets[chunk.document + 1] += count as i64;
+    }
+    for i in 1..offsets.len() {
+        offsets[i] += offsets[i - 1];
+    }
+    if parts.len() == 1 {
+        return (parts.into_iter().next().map(|(ids, _)| ids).unwrap_or_default(), offsets);
+    }
+    let mut all = Vec::with_capacity(parts.iter().map(|(ids, _)| ids.len()).sum());
+    for (ids, _) in parts {
+        all.extend_from_slice(&ids);
+    }
+    (all, offsets)
+}
+
+/// The number of ids of each text.
+pub fn count_batch(tokenizer: &Tokenizer, texts: &[&[u8]], num_threads: usize, caches: &Caches) -> Vec<i64> {
+    let chunks = cut(texts);
+    let parts = in_parallel(&chunks, num_threads, caches, |run, cache| {
+        run.iter().map(|chunk| tokenizer.count(chunk.text, cache)).collect::<Vec<_>>()
+    });
+    let mut counts = vec![0i64; texts.len()];
+    for (chunk, count) in chunks.iter().zip(parts.into_iter().flatten()) {
+        counts[chunk.document] += count as i64;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::tests::vocabulary_json;
+
+    #[test]
+    fn threads_and_chunks_change_nothing() {
+        let json = vocabulary_json(&["ab", "Ġa"]);
+        let tokenizer = Tokenizer::new(json.as_bytes(), "a b\nĠ a\n".as_bytes(), &[]).expect("good");
+        let long = "ab a'll  b\n\n a 12 é\u{a0} x ".repeat(80_000);
+        let texts = [b"ab".as_slice(), b"", long.as_bytes(), b" a", b"", &vec![b'a'; 3 * CHUNK]];
+        let caches = Caches::default();
+        let mut expected: Vec<u32> = Vec::new();
+        let mut borders = vec![0];
+        for text in texts {
+            tokenizer.encode(text, &mut Cache::default(), &mut expected);
+            borders.push(expected.len() as i64);
+        }
+        for threads in [1, 2, 3, 64] {
+            let (ids, offsets) = encode_batch::<u32>(&tokenizer, &texts, threads, &caches);
+            assert!(ids == expected && offsets == borders, "{threads} threads");
+            let counts = count_batch(&tokenizer, &texts, threads, &caches);
+            assert!(counts.iter().zip(borders.windows(2)).all(|(&count, pair)| count == pair[1] - pair[0]));
+        }
+        let (ids, offsets) = encode_batch::<u16>(&tokenizer, &[], 2, &caches);
+        assert!(ids.is_empty() && offsets == [0]);
+    }
+}

@@ -1,0 +1,17 @@
+//! GPT-2's byte-level BPE tokenizer: the split into pieces, the merge loop, and batches over threads.
+//!
+//! Nothing here but `py` knows Python. The journey of a text: [`pretokenize`] cuts it into pieces, [`encoder`] looks
+//! each piece up or merges it ([`merge`]) by the tables of [`vocabulary`]; [`batch`] does so for many texts on many
+//! threads, and [`decoder`] goes back.
+
+pub mod batch;
+pub mod decoder;
+pub mod encoder;
+pub mod merge;
+pub mod pretokenize;
+pub mod unicode;
+mod unicode_table;
+pub mod vocabulary;
+
+#[cfg(feature = "python")]
+mod py;

@@ -1,0 +1,131 @@
+//! The four classes of characters that GPT-2's split pattern tells apart, as of Unicode 16.0.
+
+use crate::unicode_table::{BLOCKS, INDEX};
+
+/// What the split pattern sees in a character.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// `[^\s\p{L}\p{N}]`: punctuation, symbols, marks, controls, and bytes that are not UTF-8.
+    Other = 0,
+    /// `\p{L}`
+    Letter = 1,
+    /// `\p{N}`
+    Number = 2,
+    /// `\s`
+    Space = 3,
+}
+
+/// The class of a code point.
+#[inline]
+pub fn class_of(code_point: u32) -> Class {
+    let block = (code_point >> 8) as usize;
+    let index = INDEX[block.min(INDEX.len() - 1)] as usize;
+    let offset = (code_point & 0xff) as usize;
+    match BLOCKS[index][offset >> 2] >> ((offset & 3) * 2) & 3 {
+        0 => Class::Other,
+        1 => Class::Letter,
+        2 => Class::Number,
+        _ => Class::Space,
+    }
+}
+
+/// The class of an ASCII character, and `NON_ASCII` for the bytes above.
+pub static ASCII: [u8; 256] = ascii();
+
+/// The entry of [`ASCII`] for a byte that starts or continues a longer character.
+pub const NON_ASCII: u8 = 4;
+
+const fn ascii() -> [u8; 256] {
+    let mut table = [NON_ASCII; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        table[byte] = match byte as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' => Class::Letter as u8,
+            b'0'..=b'9' => Class::Number as u8,
+            b' ' | b'\t'..=b'\r' => Class::Space as u8,
+            _ => Class::Other as u8,
+        };
+        byte += 1;
+    }
+    table
+}
+
+/// The character at the start of `bytes`: its class and its length in bytes, `(Other, 1)` where it is not UTF-8.
+///
+/// A byte that is no part of a valid character counts as one character of its own, classed as U+FFFD would be.
+#[inline]
+pub fn decode(bytes: &[u8]) -> (Class, usize) {
+    let continuation = |i: usize| bytes.get(i).is_some_and(|b| b & 0xc0 == 0x80);
+    let low = |i: usize| u32::from(bytes[i] & 0x3f);
+    let first = bytes[0];
+    match first {
+        0..=0x7f => (class_of(u32::from(first)), 1),
+        0xc2..=0xdf if continuation(1) => (class_of(u32::from(first & 0x1f) << 6 | low(1)), 2),
+        0xe0..=0xef if continuation(1) && continuation(2) => {
+            let code_point = u32::from(first & 0x0f) << 12 | low(1) << 6 | low(2);
+            if code_point < 0x800 || (0xd800..0xe000).contains(&code_point) {
+                return (Class::Other, 1);
+            }
+            (class_of(code_point), 3)
+        }
+        0xf0..=0xf4 if continuation(1) && continuation(2) && continuation(3) => {
+            let code_point = u32::from(first & 0x07) << 18 | low(1) << 12 | low(2) << 6 | low(3);
+            if !(0x10000..0x110000).contains(&code_point) {
+                return (Class::Other, 1);
+            }
+            (class_of(code_point), 4)
+        }
+        _ => (Class::Other, 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ascii_agrees_with_the_table() {
+        for byte in 0..128u8 {
+            assert_eq!(ASCII[byte as usize], class_of(u32::from(byte)) as u8, "{byte:#x}");
+        }
+    }
+
+    #[test]
+    fn decode_agrees_with_char() {
+        for code_point in 0..0x110000u32 {
+            if let Some(character) = char::from_u32(code_point) {
+                let mut buffer = [0; 4];
+                let text = character.encode_utf8(&mut buffer);
+                assert_eq!(decode(text.as_bytes()), (class_of(code_point), text.len()));
+            }
+        }
+    }
+
+    #[test]
+    fn decode_finds_what_utf8_refuses() {
+        // Every sequence of up to four bytes drawn from the borders of UTF-8's ranges.
+        const EDGES: [u8; 14] = [0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0xa0, 0xbf, 0xc1, 0xc2, 0xe0, 0xed, 0xf0, 0xf4];
+        for number in 0..EDGES.len().pow(4) {
+            let bytes: Vec<u8> = (0..4).map(|i| EDGES[number / EDGES.len().pow(i) % EDGES.len()]).collect();
+            let valid = (1..=4).find(|&n| std::str::from_utf8(&bytes[..n]).is_ok_and(|s| s.chars().count() == 1));
+            assert_eq!(decode(&bytes).1, valid.unwrap_or(1), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn a_few_classes() {
+        for (character, class) in
+            [('é', Class::Letter), ('٣', Class::Number), ('Ⅷ', Class::Number), ('²', Class::Number)]
+        {
+            assert_eq!(class_of(character as u32), class);
+        }
+        for character in "\u{85}\u{a0}\u{1680}\u{2003}\u{2028}\u{3000}".chars() {
+            assert_eq!(class_of(character as u32), Class::Space);
+        }
+        for character in "\u{200b}\u{180e}\u{feff}_'\u{301}".chars() {
+            assert_eq!(class_of(character as u32), Class::Other);
+        }
+        assert_eq!(class_of(0x10ffff), Class::Other);
+    }
+}

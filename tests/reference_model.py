@@ -1,0 +1,90 @@
+"""GPT-2 in NumPy, slow and plain: what every kernel, and the network as a whole, is tested against.
+
+Written for reading: each function is one idea, shapes are beside the lines, computed in the precision of its input
+(tests give it float64).  T is the number of tokens, E the width, H the number of heads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def gelu_new(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2)))
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def silu(x):
+    return x * 0.5 * (1 + np.tanh(x / 2))  # the logistic function, written so that nothing overflows
+
+
+def identity(x):
+    return x
+
+
+ACTIVATIONS = {
+    "linear": identity,
+    "gelu_new": gelu_new,
+    "gelu_pytorch_tanh": gelu_new,
+    "gelu": gelu,
+    "relu": relu,
+    "silu": silu,
+}
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def layer_norm(x, weight, bias, epsilon):
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * weight + bias
+
+
+def linear(x, weight, bias=0, activation="linear"):
+    return ACTIVATIONS[activation](x @ weight + bias)  # [T, k] @ [k, n] -> [T, n]
+
+
+def attention(qkv, n_head, scale):
+    T, width = qkv.shape  # [T, 3E]
+    q, k, v = (part.reshape(T, n_head, -1).swapaxes(0, 1) for part in np.split(qkv, 3, axis=-1))  # each [H, T, E/H]
+    scores = q @ k.swapaxes(1, 2) * scale  # [H, T, T]
+    scores = np.where(np.tril(np.ones((T, T), bool)), scores, -np.inf)
+    return (softmax(scores) @ v).swapaxes(0, 1).reshape(T, width // 3)  # [T, E]
+
+
+def hidden_states(ids, config, tensors):
+    """The final hidden states [T, E] of ids [T], for a gpt2fast.Config and tensors under their bare names."""
+    w = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
+    epsilon = config.layer_norm_epsilon
+
+    def norm(x, name):
+        return layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"], epsilon)
+
+    def product(x, name, activation="linear"):
+        return linear(x, w[f"{name}.weight"], w[f"{name}.bias"], activation)
+
+    x = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]  # [T, E]
+    for i in range(config.n_layer):
+        h = product(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn")  # [T, 3E]
+        x = x + product(attention(h, config.n_head, config.attention_scale(i)), f"h.{i}.attn.c_proj")
+        h = product(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc", config.activation_function)  # [T, n_inner]
+        x = x + product(h, f"h.{i}.mlp.c_proj")
+    return norm(x, "ln_f")
+
+
+def logits(ids, config, tensors):
+    """The logits [T, vocab_size] of ids [T]."""
+    head = tensors["wte.weight" if config.tie_word_embeddings else "lm_head.weight"]
+    return hidden_states(ids, config, tensors) @ np.asarray(head, np.float64).T
