@@ -36,7 +36,7 @@ _GPT2_FILES = Path(__file__).parent / "data" / "gpt2"
 _U16 = 1 << 16
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def get_encoding(name: str = "gpt2") -> Tokenizer:
     """The tokenizer of GPT-2, which ships with this package; "r50k_base" is another name for the same ids.
 

@@ -99,7 +99,7 @@ class Checkpoint:
             #: Matrices are [outputs, inputs] (torch.nn.Linear, as nanoGPT saves them) instead of [inputs, outputs].
             self.by_output = self._is_linear_layout()
             self._check()
-        except InputError as error:
+        except (InputError, InputTypeError) as error:
             self.close()
             raise type(error)(f"{self.directory}: {error}") from None
         except BaseException:
@@ -136,7 +136,9 @@ class Checkpoint:
             dtype = self._file_of[source].get_slice(source).get_dtype()
             if dtype not in _FLOATS:
                 types.append(f"{source} is of type {dtype}, expected one of {', '.join(_FLOATS)}")
-        problems += [f"{source} is not part of this model" for name, source in self._names.items() if name not in expected]
+        problems += [
+            f"{source} is not part of this model" for name, source in self._names.items() if name not in expected
+        ]
         if types and not problems:
             raise InputTypeError("; ".join(_shorten(types)))
         if problems or types:
@@ -180,7 +182,9 @@ def _find_files(directory: Path) -> list[Path]:
             "any code. Convert it where PyTorch and transformers are installed: "
             f"AutoModelForCausalLM.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
         )
-    raise MissingFileError(f"{directory}: there is no model.safetensors (nor {st.INDEX_NAME}); a model directory has one")
+    raise MissingFileError(
+        f"{directory}: there is no model.safetensors (nor {st.INDEX_NAME}); a model directory has one"
+    )
 
 
 def as_tensors(config: Config, tensors: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[np.float32]]:

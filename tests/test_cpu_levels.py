@@ -32,7 +32,9 @@ def test_kernels_and_checkpoints_at_each_level(level):
 
 
 def test_best_level_by_default():
-    assert run("import gpt2fast.kernels.cpu as c; print(c.cpu_level())", "").stdout.strip() == cpu.supported_levels()[-1]
+    assert (
+        run("import gpt2fast.kernels.cpu as c; print(c.cpu_level())", "").stdout.strip() == cpu.supported_levels()[-1]
+    )
 
 
 def test_unknown_level_is_an_import_error():

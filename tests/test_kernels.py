@@ -57,7 +57,13 @@ def test_activation_passes_nan_on():
         assert np.isnan(weight.multiply(np.full((1, 1), np.nan, np.float32), activation=activation)).all()
 
 
-@given(m=some.integers(0, 20), n=SIZES, threads=THREADS, scale=some.sampled_from([1e-3, 1.0, 1e3]), shift=some.floats(-9, 9))
+@given(
+    m=some.integers(0, 20),
+    n=SIZES,
+    threads=THREADS,
+    scale=some.sampled_from([1e-3, 1.0, 1e3]),
+    shift=some.floats(-9, 9),
+)
 def test_layer_norm(m, n, threads, scale, shift):
     x = (draw(m, m, n) * np.float32(scale) + np.float32(shift)).astype(np.float32)
     weight, bias = draw(1, n), draw(2, n)

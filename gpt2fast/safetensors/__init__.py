@@ -1,17 +1,18 @@
 """Tensors in files: a checked reader and an atomic writer of the safetensors format, over NumPy alone.
 
-    >>> from gpt2fast import safetensors as st
-    >>> st.save_file({"w": numpy.arange(3.0)}, "m.safetensors", {"made": "here"})  # doctest: +SKIP
-    >>> st.load_file("m.safetensors")["w"]  # doctest: +SKIP
-    array([0., 1., 2.])
+>>> from gpt2fast import safetensors as st
+>>> st.save_file({"w": numpy.arange(3.0)}, "m.safetensors", {"made": "here"})  # doctest: +SKIP
+>>> st.load_file("m.safetensors")["w"]  # doctest: +SKIP
+array([0., 1., 2.])
 """
 
 from __future__ import annotations
 
-from gpt2fast.safetensors.dtypes import as_float32
 from gpt2fast.safetensors.header import Entry
-from gpt2fast.safetensors.reader import File, SafeOpen, TensorSlice, load_file, read_file, read_metadata, safe_open
+from gpt2fast.safetensors.lazy import SafeOpen, TensorSlice, safe_open
+from gpt2fast.safetensors.reader import File, load_file, read_file, read_metadata
 from gpt2fast.safetensors.sharded import INDEX_NAME, load_sharded, read_index
+from gpt2fast.safetensors.widen import as_float32
 from gpt2fast.safetensors.writer import save_file
 
 __all__ = [

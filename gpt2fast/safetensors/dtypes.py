@@ -1,4 +1,4 @@
-"""The number types of the safetensors format, what NumPy makes of them, and float32 from the floating ones."""
+"""The number types of the safetensors format, and what NumPy makes of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import sys
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
-from gpt2fast.errors import InputTypeError
-
-__all__ = ["ITEM_SIZES", "RANKS", "as_float32", "dtype_name", "numpy_dtype"]
+__all__ = ["ITEM_SIZES", "RANKS", "RAW_BITS", "SUB_BYTE", "dtype_name", "numpy_dtype"]
 
 # In the order in which the reference package sorts tensors for writing, which it does from the last to the first.
 _NUMPY = {
@@ -51,10 +48,10 @@ _ML_DTYPES = {
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
+#: The unsigned integers in which the bits of such a type come, and from which they can be written.
+RAW_BITS = {name: np.dtype(_NUMPY[name]) for name in _ML_DTYPES}
 _BY_ML_DTYPE = {theirs: name for name, theirs in _ML_DTYPES.items()}
 _BY_NUMPY = {np.dtype(code): name for name, code in _NUMPY.items() if name not in _ML_DTYPES}
-
-Floats = npt.NDArray[np.float32]
 
 
 @cache
@@ -79,30 +76,6 @@ def dtype_name(dtype: np.dtype[np.generic]) -> str | None:
     >>> dtype_name(np.dtype(">f4")), dtype_name(np.dtype(np.complex128))
     ('F32', None)
     """
-    if dtype.kind == "V" or dtype.type.__module__.partition(".")[0] == "ml_dtypes":
+    if dtype.type.__module__ == "ml_dtypes":
         return _BY_ML_DTYPE.get(dtype.name)
     return _BY_NUMPY.get(dtype.newbyteorder("<"))
-
-
-def as_float32(array: npt.NDArray[np.generic], dtype: str) -> Floats:
-    """The values of a floating tensor as C-contiguous float32: F16 and BF16 widened exactly, F64 rounded.
-
-    `dtype` is the format's name for the tensor's type; BF16 may come as ml_dtypes.bfloat16 or as the uint16 of its
-    bits.  An F32 array that is aligned, contiguous and of this machine's byte order is returned as it is, not copied.
-
-    Raises InputTypeError where the type is not one of F64, F32, F16, BF16.
-
-    >>> as_float32(np.array([0x3F80, 0xC000], np.uint16), "BF16").tolist()
-    [1.0, -2.0]
-    """
-    if dtype == "BF16":
-        if array.dtype.itemsize != 2:
-            raise InputTypeError(f"a BF16 tensor has elements of two bytes, found {array.dtype}")
-        bits = np.ascontiguousarray(array).view(np.uint16)
-        # The bits of a bfloat16 are the upper half of the same number's float32.
-        wide = bits.astype(np.uint32)
-        wide <<= 16
-        return wide.view(np.float32).reshape(array.shape)
-    if dtype in ("F64", "F32", "F16"):
-        return np.require(array, np.float32, ["C", "A"]).reshape(array.shape)
-    raise InputTypeError(f"float32 is made of F64, F32, F16 or BF16, not of {dtype}")

@@ -10,14 +10,16 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from io import FileIO
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.safetensors.dtypes import ITEM_SIZES, SUB_BYTE
+from gpt2fast.safetensors.files import read_at
 
-__all__ = ["MAX_HEADER", "Entry", "Header", "build_header", "read_header"]
+__all__ = ["MAX_HEADER", "Entry", "Header", "build_header", "read_header", "show"]
 
 #: The longest header that is read or written, in bytes.  The reference package has the same limit.
 MAX_HEADER = 100_000_000
@@ -50,37 +52,25 @@ class _Number(str):
     """A number of the header that no dimension or offset can be: its text."""
 
 
-def read_header(descriptor: int, path: str) -> Header:
+def read_header(file: FileIO, path: str) -> Header:
     """The checked header of an open file; no byte of its data is read.
 
     Raises InputError (InputTypeError for an unknown dtype) that names `path`, and the tensor.
     """
-    size = os.fstat(descriptor).st_size
-    start = _read_at(descriptor, 16, 0)
+    size = os.fstat(file.fileno()).st_size
+    start = read_at(file, 16, 0)
     if size < 8 or len(start) < 8:
         raise InputError(f"{path}: not a safetensors file: {size} bytes long, the header's length alone takes 8")
     (length,) = struct.unpack("<Q", start[:8])
     if length > MAX_HEADER or length > size - 8 or start[8:9] != b"{":
-        raise InputError(f"{path}: {_explain_start(descriptor, start, length, size)}")
-    raw = _read_at(descriptor, length, 8)
+        raise InputError(f"{path}: {_explain_start(file, start, length, size)}")
+    raw = read_at(file, length, 8)
     if len(raw) < length:
         raise InputError(f"{path}: the file became shorter while it was read")
     return _parse(raw, size - 8 - length, path)
 
 
-def _read_at(descriptor: int, count: int, offset: int) -> bytes:
-    parts = []
-    while count > 0:
-        part = os.pread(descriptor, count, offset)
-        if not part:
-            break
-        parts.append(part)
-        offset += len(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
-def _explain_start(descriptor: int, start: bytes, length: int, size: int) -> str:
+def _explain_start(file: FileIO, start: bytes, length: int, size: int) -> str:
     """What a file is that does not start as a safetensors file does."""
     if start.startswith(b"version http"):
         return "not a safetensors file but a Git LFS pointer to one: fetch the content with `git lfs pull`"
@@ -92,7 +82,7 @@ def _explain_start(descriptor: int, start: bytes, length: int, size: int) -> str
         return "not a safetensors file but a GGUF file"
     if start.startswith(b"\x89HDF\r\n"):
         return "not a safetensors file but an HDF5 file"
-    text = _read_at(descriptor, 512, 0).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    text = read_at(file, 512, 0).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
         return "not a safetensors file but an HTML page, perhaps the error page of a download"
     if text.startswith(b"{"):
@@ -127,12 +117,12 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise InputError(f"{_show(name)} occurs twice")
+                raise InputError(f"{show(name)} occurs twice")
             seen.add(name)
     for name, value in pairs:
         for text in (name, value):
             if type(text) is str and not text.isascii() and not _is_unicode(text):
-                raise InputError(f"{_show(text)} holds half of a surrogate pair, which is no character")
+                raise InputError(f"{show(text)} holds half of a surrogate pair, which is no character")
     return result
 
 
@@ -144,7 +134,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _show(value: object, limit: int = 80) -> str:
+def show(value: object, limit: int = 80) -> str:
     """`value` as it is quoted in messages: escaped, and short however long it is."""
     if isinstance(value, _Number):
         return str(value)
@@ -164,7 +154,11 @@ def _parse(raw: bytes, data_size: int, path: str) -> Header:
         raise InputError(f"{path}: the header is not UTF-8: {error.reason} at byte {8 + error.start}") from None
     try:
         header = json.loads(
-            text, object_pairs_hook=_pairs, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_constant
+            text,
+            object_pairs_hook=_pairs,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+            parse_constant=_parse_constant,
         )
     except InputError as error:
         raise InputError(f"{path}: the header is not acceptable: {error}") from None
@@ -173,7 +167,7 @@ def _parse(raw: bytes, data_size: int, path: str) -> Header:
     except RecursionError:
         raise InputError(f"{path}: the header is nested too deeply") from None
     metadata = _check_metadata(header.pop(METADATA, None), path)
-    entries = {name: _check_entry(value, f"{path}: tensor {_show(name)}") for name, value in header.items()}
+    entries = {name: _check_entry(value, f"{path}: tensor {show(name)}") for name, value in header.items()}
     entries = dict(sorted(entries.items(), key=lambda item: item[1][2:]))
     _check_layout(entries, data_size, path)
     return Header(entries, metadata, 8 + len(raw), data_size)
@@ -187,44 +181,44 @@ def _check_metadata(value: Any, path: str) -> dict[str, str]:
     if value is None:  # absent; null is what some writers make of that
         return {}
     if type(value) is not dict:
-        raise InputError(f"{path}: {METADATA} is {_show(value)}, expected an object of strings")
+        raise InputError(f"{path}: {METADATA} is {show(value)}, expected an object of strings")
     for name, text in value.items():
         if type(text) is not str:
-            raise InputError(f"{path}: {METADATA} has {_show(text)} for {_show(name)}, expected a string")
+            raise InputError(f"{path}: {METADATA} has {show(text)} for {show(name)}, expected a string")
     return value
 
 
 def _check_entry(value: Any, where: str) -> Entry:
     if type(value) is not dict:
-        raise InputError(f"{where}: described by {_show(value)}, expected an object of dtype, shape and data_offsets")
+        raise InputError(f"{where}: described by {show(value)}, expected an object of dtype, shape and data_offsets")
     missing = [field for field in ("dtype", "shape", "data_offsets") if field not in value]
     if missing:
         raise InputError(f"{where}: {' and '.join(missing)} missing")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if type(dtype) is not str:
-        raise InputError(f"{where}: dtype is {_show(dtype)}, expected a string")
+        raise InputError(f"{where}: dtype is {show(dtype)}, expected a string")
     if dtype not in ITEM_SIZES:
         if dtype in SUB_BYTE:
             raise InputTypeError(f"{where}: elements of dtype {dtype} are no whole bytes, which NumPy cannot hold")
-        raise InputTypeError(f"{where}: unknown dtype {_show(dtype)}, expected one of {', '.join(ITEM_SIZES)}")
+        raise InputTypeError(f"{where}: unknown dtype {show(dtype)}, expected one of {', '.join(ITEM_SIZES)}")
     if type(shape) is not list:
-        raise InputError(f"{where}: shape is {_show(shape)}, expected a list of integers")
+        raise InputError(f"{where}: shape is {show(shape)}, expected a list of integers")
     if len(shape) > _MAX_DIMS:
         raise InputError(f"{where}: shape has {len(shape)} dimensions, NumPy holds at most {_MAX_DIMS}")
     size = ITEM_SIZES[dtype]
     for dimension in shape:
         if type(dimension) is not int or dimension < 0:
-            raise InputError(f"{where}: shape has {_show(dimension)}, expected integers of at least 0")
+            raise InputError(f"{where}: shape has {show(dimension)}, expected integers of at least 0")
         # NumPy leaves zeros out when it counts what an array would take, so an empty one can be too large as well.
         size *= dimension or 1
         if size > _MAX_BYTES:
             raise InputError(f"{where}: shape {shape} takes more bytes than a machine word can count")
     if type(offsets) is not list or len(offsets) != 2:
-        found = f"a list of {len(offsets)}" if type(offsets) is list else _show(offsets)
+        found = f"a list of {len(offsets)}" if type(offsets) is list else show(offsets)
         raise InputError(f"{where}: data_offsets is {found}, expected a list of two integers")
     for offset in offsets:
         if type(offset) is not int or offset < 0:
-            raise InputError(f"{where}: data_offsets has {_show(offset)}, expected integers of at least 0")
+            raise InputError(f"{where}: data_offsets has {show(offset)}, expected integers of at least 0")
     begin, end = offsets
     size = 0 if 0 in shape else size
     if end - begin != size:
@@ -240,13 +234,17 @@ def _check_layout(entries: Mapping[str, Entry], data_size: int, path: str) -> No
     for name, entry in entries.items():
         if entry.begin != place:
             what = "overlaps the tensor before it" if entry.begin < place else "leaves a gap before it"
-            raise InputError(f"{path}: tensor {_show(name)}: starts at byte {entry.begin} of the data and {what}, "
-                             f"which ends at byte {place}")
+            raise InputError(
+                f"{path}: tensor {show(name)}: starts at byte {entry.begin} of the data and {what}, "
+                f"which ends at byte {place}"
+            )
         place = entry.end
     if place > data_size:
         raise InputError(f"{path}: truncated: the header describes {place} bytes of data, the file holds {data_size}")
     if place < data_size:
-        raise InputError(f"{path}: {data_size - place} bytes follow the last tensor, which ends at byte {place} of the data")
+        raise InputError(
+            f"{path}: {data_size - place} bytes follow the last tensor, which ends at byte {place} of the data"
+        )
 
 
 def build_header(entries: Mapping[str, Entry], metadata: Mapping[str, str] | None) -> bytes:

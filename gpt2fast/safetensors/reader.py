@@ -1,220 +1,119 @@
-"""Reading safetensors files: all tensors at once, copied or mapped, or single tensors and slices."""
+"""All tensors of a safetensors file at once: copied into arrays, or mapped."""
 
 from __future__ import annotations
 
-import mmap as _mmap
 import os
-from collections.abc import Iterator, Mapping
-from types import TracebackType
+from io import FileIO
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.errors import InputError, InputTypeError, MissingFileError
+from gpt2fast.errors import InputError
 from gpt2fast.safetensors.dtypes import numpy_dtype
-from gpt2fast.safetensors.header import Entry, Header, read_header
+from gpt2fast.safetensors.files import bytes_of, map_file, open_file, path_name, read_into
+from gpt2fast.safetensors.header import Entry, Header, read_header, show
 
-__all__ = ["File", "SafeOpen", "TensorSlice", "load_file", "read_file", "read_metadata", "safe_open"]
+__all__ = ["File", "check_values", "load_file", "read_file", "read_metadata"]
 
 Array = npt.NDArray[Any]
-Path = str | os.PathLike[str]
 
 
 class File(NamedTuple):
-    """A file's content: arrays by name, the metadata, and the format's dtype names."""
+    """What a safetensors file holds."""
 
+    #: The arrays by name, in the order of the data.
     tensors: dict[str, Array]
+    #: The metadata, empty where the file has none.
     metadata: dict[str, str]
+    #: The format's name of each tensor's dtype, as `save_file` takes them.
     dtypes: dict[str, str]
 
 
-def load_file(path: Path, *, mmap: bool = False) -> dict[str, Array]:
-    """The tensors of a safetensors file by name, in the order of their data."""
+def load_file(path: str | os.PathLike[str], *, mmap: bool = False) -> dict[str, Array]:
+    """The tensors of a safetensors file by name, in the order of their data.
+
+    The file is checked in full before any of its data is used: the header, every tensor's dtype and shape, and that the
+    tensors cover the data without a gap, an overlap or a byte left over.
+
+    By default the data is read into an array per tensor, from several threads where it is large.  With `mmap=True` the
+    file is mapped and read when it is used.  The pages are private: writing to an array never changes the file, and the
+    arrays stay valid after the dict is gone and after the file was replaced or deleted.  Two things to know:
+
+    * Only aligned tensors can be used in place, others are copied.  The published GPT-2 files are such: their headers
+      have a length that is no multiple of four (14,283 bytes), so mapping them saves nothing.  Those that `save_file`
+      writes are aligned.
+    * A program that shortens the mapped file in place, instead of replacing it, takes the data away under the arrays:
+      the system ends a process that touches them then.  Without `mmap` this cannot happen.
+
+    Where a file cannot be mapped it is read.  BF16 and the eight-bit floats come as the types of ml_dtypes where that is
+    installed, else as unsigned integers of their bits; `as_float32` takes BF16 in either form.
+
+    Raises MissingFileError where there is no such file, InputError where it is not a correct safetensors file, and
+    InputTypeError where a dtype is unknown or has elements that are no whole bytes.
+
+    >>> import tempfile
+    >>> directory = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(directory.name, "model.safetensors")
+    >>> from gpt2fast.safetensors import save_file
+    >>> save_file({"w": np.float32([1.0, 2.0])}, path)
+    >>> load_file(path, mmap=True)
+    {'w': array([1., 2.], dtype=float32)}
+    >>> directory.cleanup()
+    """
     return read_file(path, mmap=mmap).tensors
 
 
-def read_file(path: Path, *, mmap: bool = False) -> File:
-    """The tensors and the metadata of a safetensors file."""
-    with _open(path) as (descriptor, name):
-        header = read_header(descriptor, name)
-        tensors = _map_all(descriptor, header, name) if mmap else _read_all(descriptor, header, name)
-        for key, entry in header.entries.items():
-            if entry.dtype == "BOOL":
-                _check_bool(tensors[key], f"{name}: tensor {key!a}")
+def read_file(path: str | os.PathLike[str], *, mmap: bool = False) -> File:
+    """The tensors, the metadata and the dtype names of a safetensors file; see `load_file`."""
+    name = path_name(path)
+    with open_file(path) as file:
+        header = read_header(file, name)
+        tensors = _map_all(file, header, name) if mmap else _read_all(file, header, name)
+    for key, entry in header.entries.items():
+        check_values(tensors[key], entry.dtype, f"{name}: tensor {show(key)}")
     return File(tensors, header.metadata, {key: entry.dtype for key, entry in header.entries.items()})
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file, empty where it has none; the header is checked, the data not read."""
-    with _open(path) as (descriptor, name):
-        return read_header(descriptor, name).metadata
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a safetensors file, empty where it has none; the header is checked, the data not read.
+
+    Raises the errors of `load_file`.
+    """
+    with open_file(path) as file:
+        return read_header(file, path_name(path)).metadata
 
 
-class _open:
-    """A file opened for reading: its descriptor, and its name for messages."""
-
-    def __init__(self, path: Path) -> None:
-        self.name = os.fsdecode(path)
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except FileNotFoundError:
-            raise MissingFileError(f"{self.name}: there is no such file") from None
-        if os.path.isdir(path):
-            os.close(self.descriptor)
-            raise InputError(f"{self.name}: is a directory, expected a safetensors file")
-
-    def __enter__(self) -> tuple[int, str]:
-        return self.descriptor, self.name
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
+def check_values(array: Array, dtype: str, where: str) -> None:
+    """Refuse truth values that are neither 0 nor 1, which NumPy and what is built on it take for many things."""
+    if dtype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+        raise InputError(f"{where}: has a byte of {array.view(np.uint8).max()}, expected 0 or 1 in BOOL")
 
 
-def _read_into(descriptor: int, buffers: list[memoryview], offset: int, name: str) -> None:
-    """Fill `buffers`, one after the other, from one place of the file."""
-    while buffers:
-        count = os.preadv(descriptor, buffers[:512], offset)
-        if count == 0:
-            raise InputError(f"{name}: the file became shorter while it was read")
-        offset += count
-        done = 0
-        while done < len(buffers) and count >= len(buffers[done]):
-            count -= len(buffers[done])
-            done += 1
-        del buffers[:done]
-        if count:
-            buffers[0] = buffers[0][count:]
-
-
-def _bytes_of(array: Array) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))
-
-
-def _read_all(descriptor: int, header: Header, name: str) -> dict[str, Array]:
-    tensors = {key: np.empty(entry.shape, numpy_dtype(entry.dtype)) for key, entry in header.entries.items()}
-    _read_into(descriptor, [_bytes_of(a) for a in tensors.values() if a.nbytes], header.data_start, name)
+def _read_all(file: FileIO, header: Header, name: str) -> dict[str, Array]:
+    tensors: dict[str, Array] = {
+        key: np.empty(entry.shape, numpy_dtype(entry.dtype)) for key, entry in header.entries.items()
+    }
+    read_into(file, [bytes_of(array) for array in tensors.values() if array.nbytes], header.data_start, name)
     return tensors
 
 
-def _map_all(descriptor: int, header: Header, name: str) -> dict[str, Array]:
-    try:
-        mapped = _mmap.mmap(descriptor, header.data_start + header.data_size, access=_mmap.ACCESS_COPY)
-    except (OSError, ValueError):
-        return _read_all(descriptor, header, name)
-    if os.fstat(descriptor).st_size != len(mapped):
-        raise InputError(f"{name}: the file's size changed while it was opened")
-    tensors = {}
-    for key, entry in header.entries.items():
+def _map_all(file: FileIO, header: Header, name: str) -> dict[str, Array]:
+    mapped = map_file(file, header.data_start + header.data_size, name)
+    if mapped is None:
+        return _read_all(file, header, name)
+
+    def place(entry: Entry) -> Array:
         array: Array = np.ndarray(
             entry.shape, numpy_dtype(entry.dtype), buffer=mapped, offset=header.data_start + entry.begin
         )
-        tensors[key] = array if array.flags.aligned else array.copy()
-    return tensors
-
-
-def _check_bool(array: Array, where: str) -> None:
-    if array.size and array.view(np.uint8).max() > 1:
-        raise InputError(f"{where}: has a byte that is neither 0 nor 1, expected in BOOL")
-
-
-class SafeOpen:
-    """An open safetensors file of which single tensors and slices are read."""
-
-    def __init__(self, path: Path, framework: str = "np") -> None:
-        if framework not in ("np", "numpy"):
-            raise InputError(f"framework is {framework!r}, expected 'np'")
-        self._file: _open | None = _open(path)
-        try:
-            self._header = read_header(self._file.descriptor, self._file.name)
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """Dtype, shape and place of every tensor, by name."""
-        return dict(self._header.entries)
-
-    def keys(self) -> list[str]:
-        """The names of the tensors, in the order of their data."""
-        return list(self._header.entries)
-
-    def metadata(self) -> dict[str, str]:
-        """The file's metadata, empty where it has none."""
-        return dict(self._header.metadata)
-
-    def get_tensor(self, name: str) -> Array:
-        """A copy of one tensor."""
-        return self.get_slice(name)[...]
-
-    def get_slice(self, name: str) -> TensorSlice:
-        """A tensor that is read where it is indexed."""
-        if name not in self._header.entries:
-            raise InputError(f"{self._path}: there is no tensor {name!a}")
-        return TensorSlice(self, name, self._header.entries[name])
-
-    @property
-    def _path(self) -> str:
-        return self._opened.name
-
-    @property
-    def _opened(self) -> _open:
-        if self._file is None:
-            raise InputError("the file has been closed")
-        return self._file
-
-    def _read(self, entry: Entry, first: int, rows: int) -> Array:
-        shape = (rows, *entry.shape[1:]) if entry.shape else ()
-        array: Array = np.empty(shape, numpy_dtype(entry.dtype))
-        if array.nbytes:
-            start = self._header.data_start + entry.begin
-            start += first * (array.nbytes // rows) if entry.shape else 0
-            _read_into(self._opened.descriptor, [_bytes_of(array)], start, self._path)
         return array
 
-    def close(self) -> None:
-        """Close the file; arrays that were read stay."""
-        if self._file is not None:
-            self._file.__exit__()
-            self._file = None
-
-    def __enter__(self) -> SafeOpen:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class TensorSlice:
-    """One tensor of an open file."""
-
-    def __init__(self, file: SafeOpen, name: str, entry: Entry) -> None:
-        self._file, self._name, self._entry = file, name, entry
-
-    def get_shape(self) -> list[int]:
-        """The tensor's shape."""
-        return list(self._entry.shape)
-
-    def get_dtype(self) -> str:
-        """The format's name of the tensor's dtype, as in "F32"."""
-        return self._entry.dtype
-
-    def __getitem__(self, index: Any) -> Array:
-        rows = self._entry.shape[0] if self._entry.shape else 1
-        array = self._file._read(self._entry, 0, rows)
-        if self._entry.dtype == "BOOL":
-            _check_bool(array, f"{self._file._path}: tensor {self._name!a}")
-        return np.array(array[index])
-
-    def __iter__(self) -> Iterator[Array]:
-        if not self._entry.shape:
-            raise InputTypeError(f"tensor {self._name!a} has no dimensions to iterate over")
-        return (self[i] for i in range(self._entry.shape[0]))
-
-
-def safe_open(path: Path, framework: str = "np") -> SafeOpen:
-    """A safetensors file, opened and checked, of which single tensors and slices are read on request."""
-    return SafeOpen(path, framework)
+    tensors = {key: place(entry) for key, entry in header.entries.items()}
+    if not any(array.flags.aligned for array in tensors.values()):
+        return _read_all(file, header, name)
+    for key, array in tensors.items():
+        if not array.flags.aligned:
+            tensors[key] = np.empty(array.shape, array.dtype)
+            read_into(file, [bytes_of(tensors[key])], header.data_start + header.entries[key].begin, name)
+    return tensors

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from gpt2fast.atomic import atomic_write
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.safetensors.dtypes import ITEM_SIZES, RANKS, dtype_name, numpy_dtype
+from gpt2fast.safetensors.dtypes import ITEM_SIZES, RANKS, RAW_BITS, dtype_name
+from gpt2fast.safetensors.files import bytes_of
 from gpt2fast.safetensors.header import METADATA, Entry, build_header
 
 __all__ = ["save_file"]
@@ -82,7 +83,7 @@ def _dtype(name: str, array: Array, wanted: str | None) -> str:
         return found
     if wanted not in ITEM_SIZES:
         raise InputTypeError(f"tensor {name!a}: unknown dtype {wanted!a}, expected one of {', '.join(ITEM_SIZES)}")
-    if numpy_dtype(wanted).kind != "V" or array.dtype != np.dtype(f"u{ITEM_SIZES[wanted]}"):
+    if array.dtype != RAW_BITS.get(wanted):
         raise InputTypeError(f"tensor {name!a}: dtype {array.dtype} cannot be written as {wanted}")
     return wanted
 
@@ -94,4 +95,4 @@ def write_content(file: BinaryIO, head: bytes, entries: Mapping[str, Entry], ten
         array = np.asarray(tensors[name])
         if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not np.little_endian):
             array = array.astype(array.dtype.newbyteorder("<"))
-        file.write(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        file.write(bytes_of(np.ascontiguousarray(array)))

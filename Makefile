@@ -1,0 +1,80 @@
+# gpt2fast: the commands of README, CONTRIBUTING and CI.  `make help` lists them.
+#
+# Everything happens in .venv, which the first command makes.  Other tools: cargo and a C compiler.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml setup.py Cargo.toml Cargo.lock rust/Cargo.toml \
+	$(shell find build_backend rust/src pyx -type f \( -name '*.py' -o -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name '*.pyx' -o -name '*.pxd' \))
+CRATE := --manifest-path rust/Cargo.toml --locked
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-quick lint format package clean check-tools
+
+help:  ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.installed  ## install into .venv and write a story with the model that ships inside
+	@echo
+	@$(BIN)/gpt2fast generate "Once upon a time" --tokens 120 --seed 7
+
+test: $(VENV)/.installed-test  ## install what the tests need and run all of them
+	@echo "== the Rust crate =="
+	cargo test -q $(CRATE)
+	@echo "== the Python package (the slow tests make full-size weights: some minutes) =="
+	$(BIN)/python -m pytest
+
+test-quick: $(VENV)/.installed-test  ## the same without the slow tests
+	cargo test -q $(CRATE)
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(VENV)/.installed-lint  ## formatting, linters, types, stubs, generated files
+	cargo fmt --manifest-path rust/Cargo.toml --check
+	cargo clippy -q $(CRATE) --all-targets -- -D warnings
+	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy -q $(CRATE) --features python -- -D warnings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/cython-lint pyx
+	$(BIN)/mypy
+	$(BIN)/stubtest gpt2fast._bpe gpt2fast.kernels --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
+	$(BIN)/python rust/tools/generate_unicode.py --check
+
+format: $(VENV)/.installed-lint  ## rewrite the sources as `make lint` wants them
+	cargo fmt --manifest-path rust/Cargo.toml
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+package: $(VENV)/.installed-test  ## build sdist and wheel, install each in an empty environment, use it there
+	$(BIN)/python tests/check_package.py
+
+clean:  ## remove everything that was built
+	rm -rf $(VENV) build dist target rust/target gpt2fast/kernels/*.so gpt2fast/_bpe*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+check-tools:
+	@command -v $(PYTHON) >/dev/null || { echo "gpt2fast needs Python 3.10 or newer; '$(PYTHON)' was not found (make PYTHON=...)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "gpt2fast needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) -V) (make PYTHON=...)"; exit 1; }
+	@command -v cargo >/dev/null || { echo "gpt2fast needs cargo to build its tokenizer, and it was not found: install Rust from https://rustup.rs or your system's packages"; exit 1; }
+	@command -v $${CC:-cc} >/dev/null || { echo "gpt2fast needs a C compiler to build its kernels, and '$${CC:-cc}' was not found: install one (Debian: apt install build-essential)"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (Debian: apt install python3-venv)"; exit 1; }
+
+$(VENV)/bin/python: | check-tools
+	@echo "== making $(VENV) =="
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.installed: $(SOURCES) | $(VENV)/bin/python
+	@echo "== installing gpt2fast into $(VENV) (compiles Rust and C: a minute or two) =="
+	$(BIN)/python -m pip install -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "== installing what the tests need =="
+	$(BIN)/python -m pip install --quiet --group test
+	@touch $@
+
+$(VENV)/.installed-lint: $(VENV)/.installed-test
+	@echo "== installing what the linters need =="
+	$(BIN)/python -m pip install --quiet --group lint
+	@touch $@

@@ -1,0 +1,278 @@
+"""From a name to a directory on this disk: the model that ships, the user's own, or one from the Hugging Face hub.
+
+A downloaded model is a plain directory, `<cache>/<organisation>--<name>/<commit>`.  It gets that name last, by one
+rename, when each file in it is complete and has the digest that the hub (or the table below) states.  So whatever
+interrupts a download, a directory that is found is one that can be used, and finding it takes neither the network nor
+huggingface_hub.  Until then its files lie in `<commit>.incomplete`, from where the next run goes on; `hub_client.py`
+fills that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from gpt2fast.atomic import atomic_write
+from gpt2fast.errors import DownloadError, InputError, InputTypeError, MissingDependencyError, MissingFileError
+
+__all__ = ["KNOWN", "Published", "cache_directory", "download", "resolve"]
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+#: The sets of files any of which makes a tokenizer.
+TOKENIZERS = (frozenset({"vocab.json", "merges.txt"}), frozenset({"tokenizer.json"}))
+
+#: What to do where a download is impossible; ends the messages of such errors.
+WITHOUT_NETWORK = (
+    "Without a network, use the model that ships with gpt2fast, which has the name 'demo' (--model demo), or give "
+    "the path of a directory with config.json, model.safetensors, vocab.json and merges.txt."
+)
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+_HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?", re.ASCII)
+_DEMO = Path(__file__).parent / "data" / "demo"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A repository of the hub, which revision of it is meant, and the SHA-256 of its files as far as known here."""
+
+    repo: str
+    revision: str
+    sha256: Mapping[str, str] = field(default_factory=dict)
+
+
+_GPT2_TOKENIZER = {
+    "vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    "tokenizer.json": "8414cab924d8b9b33013f0d221c5862f365ee9be39c5c2bfae8a5a9e970478a6",
+}
+
+#: The names that need no organisation.  Each is pinned to a commit, so that a name means the same weights for ever.
+#: Of gpt2-medium and gpt2-large the SHA-256 are not known here: the hub's own digests are checked, as for any other
+#: model, which finds a damaged download but trusts the hub.
+KNOWN: dict[str, Published] = {
+    "gpt2": Published(
+        "openai-community/gpt2",
+        "607a30d783dfa663caf39e06633721c8d4cfcd7e",
+        {
+            WEIGHTS: "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
+            **_GPT2_TOKENIZER,
+        },
+    ),
+    "gpt2-medium": Published("openai-community/gpt2-medium", "6dcaa7a952f72f9298047fd5137cd6e4f05f41da"),
+    "gpt2-large": Published("openai-community/gpt2-large", "32b71b12589c2f8d625668d2335a01cac3249519"),
+    "gpt2-xl": Published(
+        "openai-community/gpt2-xl",
+        "15ea56dee5df4983c59b2538573817e1667135e2",
+        {
+            WEIGHTS: "0f8b28eb05a8075f48b61b6f35332978c74fc7763fa9fb4051a1c30511736a6a",
+            **_GPT2_TOKENIZER,
+        },
+    ),
+    "distilgpt2": Published(
+        "distilbert/distilgpt2",
+        "2290a62682d06624634c1f46a6ad5be0f47f38aa",
+        {
+            WEIGHTS: "e1ff18884359fe8beb795a5f414feb85a6ce3d929ad019c0d958c039d2b94a1b",
+            **_GPT2_TOKENIZER,
+        },
+    ),
+}
+
+
+def resolve(name_or_path: str | os.PathLike[str]) -> Path:
+    """The directory of a model: config.json, weights as safetensors, and a tokenizer.
+
+    `name_or_path` is one of
+
+    - `"demo"`: the small model that ships with gpt2fast;
+    - `"gpt2"`, `"gpt2-medium"`, `"gpt2-large"`, `"gpt2-xl"`, `"distilgpt2"`: that model at a fixed revision; write
+      `"./gpt2"` for a directory of such a name;
+    - a directory;
+    - `"organisation/name"` or `"organisation/name@revision"` of the Hugging Face hub, where a revision is a branch, a
+      tag or a commit, and `main` is meant where none is given.
+
+    A model of the hub is downloaded once (with the extra `gpt2fast[hub]`) and found in the cache from then on, without
+    a look at the network: where a branch has moved, `download` fetches what it now is.
+
+    Raises MissingFileError where there is no such directory or it lacks a file, DownloadError where the hub does not
+    give what was asked for, MissingDependencyError where a download needs huggingface_hub, InputError for an empty
+    name or the path of a file, InputTypeError for what is neither str nor path.
+
+        >>> from gpt2fast.hub import resolve
+        >>> resolve("demo").name
+        'demo'
+    """
+    found = _find(name_or_path)
+    if isinstance(found, Path):
+        return found
+    return _cached(found) or _fetch(found)
+
+
+def download(name: str | os.PathLike[str]) -> Path:
+    """The directory of a model as `resolve` gives it, after a look at the hub for what the revision is now.
+
+    Bars on stderr show the progress of each file, unless the environment sets HF_HUB_DISABLE_PROGRESS_BARS.  A commit
+    never changes, so one that is in the cache is not asked for again.  Where the hub cannot be reached and the cache
+    holds an earlier state of the branch, that is the result, and a line on stderr says so.
+
+    Raises what `resolve` raises.
+
+        >>> from gpt2fast.hub import download
+        >>> download("demo").name
+        'demo'
+    """
+    found = _find(name)
+    if isinstance(found, Path):
+        return found
+    cached = _cached(found)
+    if cached is not None and COMMIT.fullmatch(found.revision):
+        return cached
+    try:
+        return _fetch(found)
+    except (DownloadError, MissingDependencyError) as error:
+        if cached is None:
+            raise
+        print(f"gpt2fast: using the copy downloaded earlier, commit {cached.name[:12]}: {error}", file=sys.stderr)
+        return cached
+
+
+def cache_directory() -> Path:
+    """Where downloaded models lie: `gpt2fast/models` in Hugging Face's place for the data of other libraries.
+
+    HF_ASSETS_CACHE moves it, or HF_HOME, or XDG_CACHE_HOME; else it is `~/.cache/huggingface/assets/gpt2fast/models`.
+    """
+    return hugging_face_directory("HF_ASSETS_CACHE", "assets") / "gpt2fast" / "models"
+
+
+def hugging_face_directory(variable: str, name: str) -> Path:
+    """The directory that the environment variable names, else `name` in Hugging Face's home."""
+    # As in huggingface_hub.constants, but read at each call, and without the import.
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
+    return Path(os.path.expandvars(os.environ.get(variable) or os.path.join(home, name))).expanduser()
+
+
+def missing_file(directory: Path) -> str | None:
+    """What a model directory lacks, in words, or None."""
+    names = {entry.name for entry in directory.iterdir()}
+    if CONFIG not in names:
+        return CONFIG
+    if WEIGHTS not in names and INDEX not in names:
+        return f"{WEIGHTS} (or {INDEX} with its shards)"
+    if not any(names.issuperset(files) for files in TOKENIZERS):
+        return "tokenizer: vocab.json and merges.txt, or tokenizer.json"
+    return None
+
+
+def _find(name_or_path: str | os.PathLike[str]) -> Path | Published:
+    """The directory that is meant, where it is one of this disk, else the repository."""
+    if not isinstance(name_or_path, (str, os.PathLike)) or isinstance(os.fspath(name_or_path), bytes):
+        raise InputTypeError(f"a model is a name or a path (str or os.PathLike), not {type(name_or_path).__name__}")
+    name = name_or_path if isinstance(name_or_path, str) else ""
+    if name_or_path == "":
+        raise InputError("the name of the model is empty; 'demo' ships with gpt2fast")
+    if "\0" in os.fspath(name_or_path):
+        raise InputError(f"the name of the model holds a NUL character: {os.fspath(name_or_path)!r}")
+    if name == "demo":
+        return _complete(_DEMO)
+    if name in KNOWN:
+        return KNOWN[name]
+    try:
+        path = Path(name_or_path).expanduser()
+        if path.is_dir():
+            return _complete(path)
+        if path.exists():
+            raise InputError(f"{path}: is a file; a model is a directory with {CONFIG}, {WEIGHTS} and a tokenizer")
+    except (PermissionError, RuntimeError) as error:  # RuntimeError: there is no such user's home
+        raise MissingFileError(f"{os.fspath(name_or_path)}: cannot be looked at: {error}") from error
+    except OSError as error:  # too long for a name, for example
+        raise MissingFileError(f"{os.fspath(name_or_path)[:80]!r} is not a path: {error.strerror}") from error
+    parts = _HUB_NAME.fullmatch(name)
+    if parts is None or ".." in name:
+        raise MissingFileError(
+            f"{path}: there is no such directory, nor a model of this name. Known names: demo, {', '.join(KNOWN)}; "
+            "others of the Hugging Face hub are written organisation/name"
+        )
+    if parts["revision"] is None:
+        return next((known for known in KNOWN.values() if known.repo == name), Published(name, "main"))
+    return Published(parts["repo"], parts["revision"])
+
+
+def _complete(directory: Path) -> Path:
+    missing = missing_file(directory)
+    if missing is None:
+        return directory
+    advice = ""
+    if missing.startswith(WEIGHTS) and (directory / PICKLE).exists():
+        advice = (
+            f". {PICKLE} is there, but is not read: unpickling it could run any code. Convert it where it came from, "
+            "with transformers' save_pretrained(directory, safe_serialization=True)"
+        )
+    raise MissingFileError(f"{directory}: there is no {missing}{advice}")
+
+
+def _shelf(repo: str) -> Path:
+    return cache_directory() / repo.replace("/", "--")
+
+
+def _reference(source: Published) -> Path:
+    """The file that holds the commit which a branch or tag was when it was downloaded."""
+    return _shelf(source.repo) / "refs" / quote(source.revision, safe="")
+
+
+def _cached(source: Published) -> Path | None:
+    commit = source.revision
+    try:
+        if not COMMIT.fullmatch(commit):
+            commit = _reference(source).read_text(encoding="ascii", errors="replace").strip()
+        directory = _shelf(source.repo) / commit
+        # A directory gets this name when it is complete, but a user may have deleted from it since.
+        return directory if COMMIT.fullmatch(commit) and missing_file(directory) is None else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _fetch(source: Published) -> Path:
+    """The directory of the commit that `source` is at the hub; downloads what is not there yet."""
+    try:
+        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined, unused-ignore]
+    except ImportError:
+        raise MissingDependencyError(
+            f"{source.repo} is not in the cache, and a download needs huggingface_hub: pip install 'gpt2fast[hub]'. "
+            f"{WITHOUT_NETWORK}"
+        ) from None
+    from gpt2fast.hub_client import fill, list_files
+
+    listing = list_files(source)
+    shelf = _shelf(source.repo)
+    directory = shelf / listing.commit
+    try:
+        shelf.mkdir(parents=True, exist_ok=True)
+        # Whoever comes second waits here and then finds the directory.  Should the lock not hold, as on some network
+        # file systems, the digests find what two writers make of one file.
+        with WeakFileLock(shelf / ".lock"):
+            if not directory.is_dir() or missing_file(directory) is not None:
+                staging = shelf / f"{listing.commit}.incomplete"
+                if directory.is_dir() and not staging.exists():
+                    os.replace(directory, staging)
+                staging.mkdir(exist_ok=True)
+                fill(staging, listing)
+                os.replace(staging, directory)
+            if listing.commit != source.revision:
+                _reference(source).parent.mkdir(exist_ok=True)
+                with atomic_write(_reference(source)) as file:
+                    file.write(listing.commit.encode())
+    except DownloadError:
+        raise
+    except OSError as error:
+        raise DownloadError(f"{source.repo}: cannot be stored in {shelf}: {error}") from error
+    return directory

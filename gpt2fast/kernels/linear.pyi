@@ -1,0 +1,30 @@
+"""Products of activations with weights: y = activation(x w + b), or y += x w + b."""
+
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+_Floats = npt.NDArray[np.float32]
+
+ACTIVATIONS: dict[str, int]
+
+@final
+class Weight:
+    """A weight matrix of k inputs and n outputs with its bias, in the layout that the kernels multiply with."""
+
+    @staticmethod
+    def panels(
+        values: _Floats, bias: _Floats | None = None, *, by_output: bool = False, num_threads: int = 1
+    ) -> Weight: ...
+    @staticmethod
+    def blas(values: _Floats, bias: _Floats | None = None, *, by_output: bool = False) -> Weight: ...
+    @staticmethod
+    def table(values: _Floats) -> Weight: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    def column(self, index: int) -> _Floats: ...
+    def values(self) -> _Floats: ...
+    def multiply(
+        self, x: _Floats, *, activation: str = "linear", add_to: _Floats | None = None, num_threads: int = 1
+    ) -> _Floats: ...

@@ -1,0 +1,46 @@
+"""The forward pass of GPT-2: embeddings, blocks, final norm and head, over rows of a KVCache."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast.kernels.kv_cache import KVCache
+from gpt2fast.kernels.linear import Weight
+
+_Floats = npt.NDArray[np.float32]
+
+@final
+class Transformer:
+    """GPT-2 (Radford et al. 2019) as the kernels run it."""
+
+    n_layer: int
+    n_head: int
+    n_embd: int
+    n_inner: int
+    n_ctx: int
+    vocab_size: int
+    def __init__(
+        self,
+        *,
+        n_head: int,
+        activation: str,
+        epsilon: float,
+        wte: Weight,
+        wpe: _Floats,
+        blocks: Sequence[Mapping[str, Any]],
+        ln_f: tuple[_Floats, _Floats],
+        head: Weight,
+    ) -> None: ...
+    def forward(
+        self,
+        cache: KVCache,
+        cache_rows: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        ids: npt.NDArray[np.int32],
+        wanted: npt.NDArray[np.int64],
+        *,
+        logits: bool = True,
+        num_threads: int = 1,
+    ) -> _Floats: ...

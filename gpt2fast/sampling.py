@@ -1,0 +1,255 @@
+"""Sampling: one token id chosen from one row of logits.
+
+The filters come in the order that Hugging Face's `generate` has them: bias, repetition penalty, repeated n-grams, banned
+ids, temperature, top-k, top-p, min-p.  Each looks at what the ones before it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast.arguments import real_number, whole_number
+from gpt2fast.errors import InputError, InputTypeError
+
+__all__ = ["Sampling", "highest", "log_probabilities", "penalize_repetition", "random_generator", "repeated_ngrams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+Ids = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a token is chosen from logits.  Every default but the temperature's and top-k's leaves the logits alone.
+
+    Raises InputError or InputTypeError, naming the field, where a value makes no sense.
+
+    >>> greedy = Sampling(temperature=0)
+    >>> greedy.choose([0.5, 2.0, 1.0])
+    1
+    """
+
+    #: Logits are divided by it: under 1 plays safe, over 1 is daring.  0 is greedy: the highest logit, and of equal
+    #: ones the lowest id.
+    temperature: float = 0.8
+    #: Keep the `top_k` highest logits, of equal ones the lowest ids; 0 keeps all.
+    top_k: int = 40
+    #: Keep the fewest tokens whose probabilities together reach `top_p`, at least one (Holtzman et al. 2019,
+    #: arXiv:1904.09751).
+    top_p: float = 1.0
+    #: Keep tokens at least `min_p` times as probable as the most probable one (Nguyen et al. 2024, arXiv:2407.01082).
+    min_p: float = 0.0
+    #: Tokens of the prompt and the text so far: positive logits are divided by it, negative ones multiplied, once
+    #: however often the token was there (Keskar et al. 2019, arXiv:1909.05858).
+    repetition_penalty: float = 1.0
+    #: No run of this many tokens comes twice, prompt included; 0 allows all.
+    no_repeat_ngram_size: int = 0
+    #: Added to the logits of these ids.
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    #: Ids that are never chosen.
+    banned_ids: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        self._set("temperature", real_number("temperature", self.temperature, least=0))
+        self._set("top_k", 0 if self.top_k is None else whole_number("top_k", self.top_k))
+        self._set("top_p", real_number("top_p", self.top_p, least=0, most=1))
+        self._set("min_p", real_number("min_p", self.min_p, least=0, most=1))
+        self._set("repetition_penalty", _penalty(self.repetition_penalty))
+        self._set("no_repeat_ngram_size", whole_number("no_repeat_ngram_size", self.no_repeat_ngram_size))
+        if not isinstance(self.logit_bias, Mapping):
+            raise InputTypeError(f"logit_bias is {self.logit_bias!r}; expected a mapping from ids to numbers")
+        self._set(
+            "logit_bias",
+            {
+                whole_number("an id of logit_bias", i): real_number(f"logit_bias[{i}]", b, least=-1e30, most=1e30)
+                for i, b in self.logit_bias.items()
+            },
+        )
+        if isinstance(self.banned_ids, (str, bytes)) or not isinstance(self.banned_ids, (Sequence, np.ndarray)):
+            raise InputTypeError(f"banned_ids is {self.banned_ids!r}; expected a sequence of ids")
+        self._set("banned_ids", tuple(whole_number("an id of banned_ids", i) for i in self.banned_ids))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def check_ids(self, n_vocab: int) -> None:
+        """Raise InputError where logit_bias or banned_ids names an id that is not under `n_vocab`."""
+        for name, ids in (("logit_bias", self.logit_bias), ("banned_ids", self.banned_ids)):
+            for i in ids:
+                if i >= n_vocab:
+                    raise InputError(f"{name} names id {i}, which is outside the vocabulary of {n_vocab} tokens")
+
+    def choose(
+        self,
+        logits: npt.ArrayLike,
+        seen: Sequence[int] = (),
+        generator: np.random.Generator | None = None,
+        *,
+        banned: Sequence[int] = (),
+    ) -> int:
+        """The id of the chosen token; `logits` (n_vocab,) stay as they are.
+
+        `seen` are the ids of prompt and text so far, `banned` ids to ban besides `banned_ids`.  A generator is needed
+        where the temperature is not 0.  Raises InputError where a logit is NaN or positive infinity, which means that
+        the weights are damaged or overflow, and where no token is left to choose.
+        """
+        values = self._processed(_checked(logits), seen, banned)
+        if self.temperature == 0:
+            return int(values.argmax())
+        if generator is None:
+            raise InputError(f"temperature is {self.temperature:g}; a generator of random numbers is needed")
+        ids, weights = self._kept(values)
+        # Inverse transform sampling: one draw a token whatever the filters left, so a stream of draws stays in step.
+        cumulative = np.cumsum(weights)
+        draw = min(generator.random() * cumulative[-1], np.nextafter(cumulative[-1], 0))
+        return int(ids[np.searchsorted(cumulative, draw, side="right")])
+
+    def probabilities(self, logits: npt.ArrayLike, seen: Sequence[int] = (), *, banned: Sequence[int] = ()) -> Floats:
+        """The float64 probabilities (n_vocab,) with which `choose` takes each token.  Raises as `choose` does.
+
+        >>> Sampling(temperature=1, top_k=2).probabilities([0.0, 0.0, -1.0])
+        array([0.5, 0.5, 0. ])
+        """
+        values = self._processed(_checked(logits), seen, banned)
+        out = np.zeros(len(values))
+        if self.temperature == 0:
+            out[values.argmax()] = 1
+        else:
+            ids, weights = self._kept(values)
+            out[ids] = weights / weights.sum()
+        return out
+
+    def _processed(self, logits: Floats, seen: Sequence[int], banned: Sequence[int]) -> Floats:
+        """The logits after everything that does not depend on the temperature; a copy only where something changes."""
+        values = logits
+        if self.logit_bias:
+            values = values.copy()
+            values[list(self.logit_bias)] += np.fromiter(self.logit_bias.values(), values.dtype)
+        if self.repetition_penalty != 1 and len(seen):
+            values = penalize_repetition(values, seen, self.repetition_penalty)
+        repeated = repeated_ngrams(seen, self.no_repeat_ngram_size) if self.no_repeat_ngram_size else []
+        unwanted = [*repeated, *self.banned_ids, *banned]
+        if unwanted:
+            values = values.copy()
+            values[unwanted] = -np.inf
+            if values.max() == -np.inf:
+                raise InputError("no token is left to choose: each one is banned or has a logit of -infinity")
+        return values
+
+    def _kept(self, values: Floats) -> tuple[Ids, npt.NDArray[np.float64]]:
+        """The ids that top-k, top-p and min-p keep, and their probabilities up to a common factor."""
+        ids = highest(values, self.top_k) if self.top_k else np.arange(len(values))
+        # Differences from the top, in float64: the largest weight is 1, whatever the temperature.
+        differences = values[ids].astype(np.float64) - float(values.max())
+        with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, weight 0: as meant
+            weights = np.exp(differences / self.temperature)
+        if self.top_p < 1:
+            fewest = _fewest(weights, self.top_p)
+            ids, weights = ids[fewest], weights[fewest]
+        if self.min_p > 0:
+            likely = weights >= self.min_p * weights.max()
+            ids, weights = ids[likely], weights[likely]
+        return ids, weights
+
+
+def highest(values: Floats, k: int) -> Ids:
+    """The places of the `k` highest values, best first, of equal ones the first.
+
+    >>> highest(np.array([1.0, 3.0, 2.0, 3.0]), 3)
+    array([1, 3, 2])
+    """
+    n = len(values)
+    if k < n:
+        # A partition of the values and one comparison: several times quicker than argpartition or a sort.
+        cut = np.partition(values, n - k)[n - k]
+        places = np.flatnonzero(values >= cut)
+    else:
+        places = np.arange(n)
+    return places[np.argsort(-values[places], kind="stable")][:k]
+
+
+def _fewest(weights: npt.NDArray[np.float64], share: float) -> Ids:
+    """The places of the fewest weights that together reach `share` of their sum, best first, at least one."""
+    target = share * weights.sum()
+    size = 256  # most often enough, and far from sorting a vocabulary
+    while True:
+        best = highest(weights, size)
+        cumulative = np.cumsum(weights[best])
+        if cumulative[-1] >= target or size >= len(weights):
+            return best[: np.searchsorted(cumulative, target) + 1]
+        size *= 16
+
+
+def penalize_repetition(logits: Floats, seen: Sequence[int] | Ids, penalty: float) -> Floats:
+    """A float64 copy of the logits with those of `seen` ids divided by `penalty` where positive, multiplied where not.
+
+    Raises InputError where the penalty is not a positive number.
+
+    >>> penalize_repetition(np.array([4.0, -4.0, 1.0]), [0, 1, 1], 2.0)
+    array([ 2., -8.,  1.])
+    """
+    penalty = _penalty(penalty)
+    values = np.array(logits, np.float64)
+    ids = np.unique(np.asarray(seen, np.int64))
+    values[ids] = np.where(values[ids] > 0, values[ids] / penalty, values[ids] * penalty)
+    return values
+
+
+def repeated_ngrams(seen: Sequence[int] | Ids, size: int) -> list[int]:
+    """The ids that would complete a run of `size` ids that `seen` has already.
+
+    >>> repeated_ngrams([1, 2, 3, 1, 2], 3)
+    [3]
+    """
+    ids = np.asarray(seen, np.int64)
+    if len(ids) < size:
+        return []
+    windows = np.lib.stride_tricks.sliding_window_view(ids, size)
+    begun = ids[len(ids) - size + 1 :]
+    return [int(i) for i in np.unique(windows[(windows[:, :-1] == begun).all(axis=1), -1])]
+
+
+def log_probabilities(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The float64 natural logarithms of the softmax of `logits` (n_vocab,), before any filter and temperature.
+
+    Raises InputError where a logit is NaN or positive infinity.
+    """
+    values = _checked(logits).astype(np.float64)
+    values -= values.max()
+    result: npt.NDArray[np.float64] = values - np.log(np.exp(values).sum())
+    return result
+
+
+def random_generator(seed: int, sample: int = 0) -> np.random.Generator:
+    """The stream of draws for one text: it depends on the seed and on which of a prompt's samples the text is, so
+    neither the batch around it nor its order of work can change it."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(sample,))))
+
+
+def _penalty(value: Any) -> float:
+    return real_number("repetition_penalty", value, least=1e-6, most=1e6)
+
+
+def _checked(logits: npt.ArrayLike) -> Floats:
+    values = np.asarray(logits)
+    if values.dtype.kind in "iu":
+        values = values.astype(np.float64)
+    if values.dtype.kind != "f":
+        raise InputTypeError(f"logits are of type {values.dtype}; expected real numbers")
+    if values.ndim != 1 or not values.size:
+        raise InputError(f"logits have shape {values.shape}; expected one dimension with at least one logit")
+    # One pass decides: the maximum of anything with a NaN is NaN.
+    top = values.max()
+    if np.isnan(top) or top == np.inf:
+        nans, infinities = int(np.isnan(values).sum()), int((values == np.inf).sum())
+        raise InputError(
+            f"the logits are not finite: {nans} of {values.size} are NaN, {infinities} are infinity; the weights are "
+            "damaged or too large for float32"
+        )
+    if top == -np.inf:
+        raise InputError(f"the logits are not finite: all {values.size} are -infinity")
+    return values
