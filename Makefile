@@ -9,6 +9,9 @@ SOURCES := pyproject.toml setup.py Cargo.toml Cargo.lock rust/Cargo.toml \
 	$(shell find build_backend rust/src pyx -type f \( -name '*.py' -o -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name '*.pyx' -o -name '*.pxd' \))
 CRATE := --manifest-path rust/Cargo.toml --locked
 
+# cython-lint runs pycodestyle from the path.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-quick lint format package clean check-tools
 

@@ -11,12 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gpt2fast.errors import InputError, MissingFileError
+from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
 __all__ = ["atomic_write"]
 
 # Filesystems that cannot fsync a directory say so with one of these.
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
 @contextmanager
@@ -41,15 +43,31 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     ['notes.txt']
     >>> directory.cleanup()
     """
-    target = Path(os.path.realpath(path))
-    mode = _mode_to_keep(target)
-    temporary, descriptor = _create_beside(target)
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise InputTypeError(f"path is of type {type(path).__name__}, expected str or os.PathLike")
     try:
-        file = os.fdopen(descriptor, "wb")
+        if b"\0" in os.fsencode(path):
+            raise ValueError("there is a NUL in it")
+    except ValueError as error:  # or half a surrogate pair
+        raise InputError(f"{os.fsdecode(path)!a}: not a path: {error}") from None
+    target = Path(os.path.realpath(os.fsdecode(path)))
+    mode = _mode_to_keep(target)
+    # The name is shortened so that the suffix fits where the target's own name is as long as names may be.
+    temporary = target.parent / f".{target.name[:40]}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
+    try:
+        descriptor = os.open(temporary, _CREATE, 0o666 if mode is None else mode)
+    except FileNotFoundError:
+        raise MissingFileError(f"{target}: there is no directory {target.parent}") from None
+    try:
         try:
-            yield file
-            if mode is not None:
+            file = os.fdopen(descriptor, "wb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        try:
+            if mode is not None:  # the umask may have taken bits that the old file has
                 os.fchmod(descriptor, mode)
+            yield file
             file.flush()
             os.fsync(descriptor)
         except BaseException:
@@ -74,24 +92,10 @@ def _mode_to_keep(target: Path) -> int | None:
         return None
     except NotADirectoryError:
         raise MissingFileError(f"{target}: {target.parent} is not a directory") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(found.st_mode):  # to replace a device or a pipe by a file would be a surprise
         kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file"
         raise InputError(f"{target}: cannot be written, it is {kind}")
     return stat.S_IMODE(found.st_mode) & 0o777
-
-
-def _create_beside(target: Path) -> tuple[Path, int]:
-    """A new, empty file in the directory of `target`: its path and its descriptor."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-    while True:
-        # The name is shortened so that the suffix fits where the target's own name is as long as names may be.
-        temporary = target.parent / f".{target.name[:40]}.{os.getpid()}.{secrets.token_hex(6)}.tmp"
-        try:
-            return temporary, os.open(temporary, flags, 0o666)
-        except FileExistsError:
-            continue
-        except FileNotFoundError:
-            raise MissingFileError(f"{target}: there is no directory {target.parent}") from None
 
 
 def _sync_directory(directory: Path) -> None:

@@ -188,14 +188,13 @@ def _find(name_or_path: str | os.PathLike[str]) -> Path | Published:
         return KNOWN[name]
     try:
         path = Path(name_or_path).expanduser()
-        if path.is_dir():
-            return _complete(path)
-        if path.exists():
-            raise InputError(f"{path}: is a file; a model is a directory with {CONFIG}, {WEIGHTS} and a tokenizer")
-    except (PermissionError, RuntimeError) as error:  # RuntimeError: there is no such user's home
-        raise MissingFileError(f"{os.fspath(name_or_path)}: cannot be looked at: {error}") from error
-    except OSError as error:  # too long for a name, for example
-        raise MissingFileError(f"{os.fspath(name_or_path)[:80]!r} is not a path: {error.strerror}") from error
+        is_directory, exists = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a home of no such user
+        raise MissingFileError(f"{os.fspath(name_or_path)[:200]}: is not to be found: {error}") from error
+    if is_directory:
+        return _complete(path)
+    if exists:
+        raise InputError(f"{path}: is a file; a model is a directory with {CONFIG}, {WEIGHTS} and a tokenizer")
     parts = _HUB_NAME.fullmatch(name)
     if parts is None or ".." in name:
         raise MissingFileError(
@@ -244,14 +243,12 @@ def _cached(source: Published) -> Path | None:
 def _fetch(source: Published) -> Path:
     """The directory of the commit that `source` is at the hub; downloads what is not there yet."""
     try:
-        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined, unused-ignore]
-    except ImportError:
+        from gpt2fast.hub_client import FileLock, fill, list_files
+    except ImportError as error:
         raise MissingDependencyError(
-            f"{source.repo} is not in the cache, and a download needs huggingface_hub: pip install 'gpt2fast[hub]'. "
-            f"{WITHOUT_NETWORK}"
-        ) from None
-    from gpt2fast.hub_client import fill, list_files
-
+            f"{source.repo} is not in the cache, and a download needs huggingface_hub: pip install 'gpt2fast[hub]' "
+            f"({error}). {WITHOUT_NETWORK}"
+        ) from error
     listing = list_files(source)
     shelf = _shelf(source.repo)
     directory = shelf / listing.commit
@@ -259,7 +256,7 @@ def _fetch(source: Published) -> Path:
         shelf.mkdir(parents=True, exist_ok=True)
         # Whoever comes second waits here and then finds the directory.  Should the lock not hold, as on some network
         # file systems, the digests find what two writers make of one file.
-        with WeakFileLock(shelf / ".lock"):
+        with FileLock(shelf / ".lock"):
             if not directory.is_dir() or missing_file(directory) is not None:
                 staging = shelf / f"{listing.commit}.incomplete"
                 if directory.is_dir() and not staging.exists():

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
@@ -20,6 +21,7 @@ from typing import Any
 
 from huggingface_hub import HfApi, constants, errors, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.file_download import http_get
+from huggingface_hub.utils import WeakFileLock as FileLock  # type: ignore[attr-defined, unused-ignore]
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined, unused-ignore]
 
 from gpt2fast.errors import DownloadError
@@ -37,7 +39,7 @@ from gpt2fast.hub import (
     missing_file,
 )
 
-__all__ = ["Listing", "Remote", "fill", "list_files"]
+__all__ = ["FileLock", "Listing", "Remote", "fill", "list_files"]
 
 # Small files that a reader of the directory may want; taken along where the repository has them.
 _COMPANIONS = (
@@ -63,6 +65,8 @@ class Remote:
 
 @dataclass(frozen=True)
 class Listing:
+    """The files of a repository at one commit."""
+
     source: Published
     endpoint: str
     commit: str
@@ -71,7 +75,6 @@ class Listing:
 
 def list_files(source: Published) -> Listing:
     """What the hub has for a revision, or where it cannot be reached, what its own cache on this disk has."""
-
     # The constant is the environment's value at the time of the import; a later change counts here.
     endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
     try:
@@ -86,7 +89,7 @@ def list_files(source: Published) -> Listing:
             raise refused or _failure(error, source, endpoint) from error
         return listing
     commit = str(info.sha)
-    if not COMMIT.fullmatch(commit):
+    if not COMMIT.fullmatch(commit) or (COMMIT.fullmatch(source.revision) and commit != source.revision):
         raise DownloadError(f"{source.repo}: {endpoint} gives {commit[:60]!r} for the commit of {source.revision!r}")
     files = {}
     for entry in info.siblings or ():
@@ -116,13 +119,11 @@ def _list_hub_cache(source: Published, endpoint: str) -> Listing | None:
 
 
 def _in_hub_cache(source: Published, file: str, revision: str) -> Path | None:
-
     # transformers files "gpt2" under that name, not under the organisation's.
     short_names = [name for name, known in KNOWN.items() if known.repo == source.repo]
+    cache = hugging_face_directory("HF_HUB_CACHE", "hub")
     for repo in (source.repo, *short_names):
-        path = try_to_load_from_cache(
-            repo, file, cache_dir=hugging_face_directory("HF_HUB_CACHE", "hub"), revision=revision
-        )
+        path = try_to_load_from_cache(repo, file, cache_dir=cache, revision=revision)
         if isinstance(path, str):
             return Path(path)
     return None
@@ -134,8 +135,8 @@ def fill(staging: Path, listing: Listing) -> None:
     if INDEX in files:
         _fetch_file(staging, listing, INDEX)
         files += _shards(staging / INDEX, listing)
-    there = sum(path.stat().st_size for path in staging.iterdir())
-    needed = sum(listing.files[name].size for name in files) - there
+    missing = [name for name in files if _in_hub_cache(listing.source, name, listing.commit) is None]
+    needed = sum(listing.files[name].size for name in missing) - sum(path.stat().st_size for path in staging.iterdir())
     free = shutil.disk_usage(staging).free
     if needed > free:
         raise DownloadError(
@@ -159,7 +160,7 @@ def _wanted(listing: Listing) -> list[str]:
         )
     if CONFIG not in there:
         raise DownloadError(f"{repo}: revision {listing.source.revision} has no {CONFIG}; it is not a model's")
-    if not any(there.keys() >= set(files) for files in TOKENIZERS):
+    if not any(there.keys() >= files for files in TOKENIZERS):
         raise DownloadError(
             f"{repo}: revision {listing.source.revision} has no tokenizer: vocab.json and merges.txt, or tokenizer.json"
         )
@@ -193,12 +194,13 @@ def _fetch_file(staging: Path, listing: Listing, name: str) -> None:
         raise DownloadError(f"{source.repo}: {listing.endpoint} states no digest for {name}; it cannot be checked")
     part = staging / f"{name}.part"
     resumed = _transfer(part, listing, name)
-    if not _digest_fits(part, remote) and resumed:
+    found = _digest(part, remote.digest)
+    if found != remote.digest and resumed:
         # What an earlier run left was no beginning of this file.
         part.unlink()
         _transfer(part, listing, name)
-    if not _digest_fits(part, remote):
         found = _digest(part, remote.digest)
+    if found != remote.digest:
         part.unlink()
         raise DownloadError(
             f"{source.repo}: {name} arrived damaged and was deleted: its digest is {found}, expected is "
@@ -209,32 +211,33 @@ def _fetch_file(staging: Path, listing: Listing, name: str) -> None:
 
 def _transfer(part: Path, listing: Listing, name: str) -> bool:
     """Download a file to its end, from where `part` ends.  Returns whether there was a beginning."""
-
     size, source = listing.files[name].size, listing.source
-    there = part.stat().st_size if part.exists() else 0
-    if there > size:
-        part.unlink()
-        there = 0
-    if there == size and part.exists():
-        return True
-    try:
-        headers = build_hf_headers(library_name="gpt2fast")
-        # Compressed, a part's length would say nothing about where to go on.
-        headers["Accept-Encoding"] = "identity"
-        with part.open("ab") as file:
-            http_get(
-                hf_hub_url(source.repo, name, revision=listing.commit, endpoint=listing.endpoint),
-                file,
-                resume_size=there,
-                headers=headers,
-                expected_size=size,
-                displayed_filename=name,
-            )
-            file.flush()
-            os.fsync(file.fileno())
-    except Exception as error:  # as in _list
-        raise _failure(error, source, listing.endpoint, name) from error
-    return there > 0
+    found = there = part.stat().st_size if part.exists() else 0
+    headers = build_hf_headers(library_name="gpt2fast")
+    # Compressed, a part's length would say nothing about where to go on.
+    headers["Accept-Encoding"] = "identity"
+    while there < size or not part.exists():
+        try:
+            with part.open("ab") as file:
+                http_get(
+                    hf_hub_url(source.repo, name, revision=listing.commit, endpoint=listing.endpoint),
+                    file,
+                    resume_size=there,
+                    headers=headers,
+                    expected_size=size,
+                    displayed_filename=name,
+                )
+                file.flush()
+                os.fsync(file.fileno())
+                break
+        except Exception as error:  # of any type, as in list_files
+            before, there = there, part.stat().st_size if part.exists() else 0
+            # Not every version of huggingface_hub goes on after a broken connection.  One that brought something is
+            # worth another; one that brought too much is not.
+            if not before < there < size:
+                raise _failure(error, source, listing.endpoint, name) from error
+            time.sleep(1)
+    return found > 0
 
 
 def _digest(path: Path, like: str) -> str:
@@ -267,11 +270,10 @@ def _link(file: Path, name: Path) -> None:
 
 def _refusal(error: Exception, source: Published, endpoint: str) -> DownloadError | None:
     """The error for a hub that answers no, or None where it does not answer."""
-
     repo = source.repo
     if isinstance(error, errors.GatedRepoError):
         return DownloadError(
-            f"{repo}: the hub gives it to those who accepted its conditions: accept them at {endpoint}/{repo}, then set "
+            f"{repo}: is given to those who accept its conditions: accept them at {endpoint}/{repo}, then set "
             "HF_TOKEN, or log in with `hf auth login`"
         )
     if isinstance(error, errors.RepositoryNotFoundError):

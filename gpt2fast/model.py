@@ -43,8 +43,16 @@ class GPT2:
     SciPy's BLAS instead: no repacking at load, and results that differ in the last digits from one call to the next.
     """
 
-    def __init__(self, config: Config, transformer: Transformer, weights: Mapping[str, Weight], others: Mapping[str, Floats],
-                 *, num_threads: int | None = None, gemm: str = "panel") -> None:  # fmt: skip
+    def __init__(
+        self,
+        config: Config,
+        transformer: Transformer,
+        weights: Mapping[str, Weight],
+        others: Mapping[str, Floats],
+        *,
+        num_threads: int | None = None,
+        gemm: str = "panel",
+    ) -> None:
         #: The configuration, a `gpt2fast.Config`.
         self.config = config
         #: Threads that every call uses.

@@ -1,7 +1,7 @@
 """Sampling: one token id chosen from one row of logits.
 
-The filters come in the order that Hugging Face's `generate` has them: bias, repetition penalty, repeated n-grams, banned
-ids, temperature, top-k, top-p, min-p.  Each looks at what the ones before it left.
+The filters come in the order that Hugging Face's `generate` has them: bias, repetition penalty, repeated n-grams,
+banned ids, temperature, top-k, top-p, min-p.  Each looks at what the ones before it left.
 """
 
 from __future__ import annotations

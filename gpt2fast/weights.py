@@ -93,7 +93,7 @@ class Checkpoint:
             raise MissingFileError(f"{self.directory}: there is no such directory")
         self.config = Config.from_pretrained(self.directory)
         self._files = [st.safe_open(path) for path in _find_files(self.directory)]
-        self._file_of = {name: file for file in self._files for name in file.keys()}
+        self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
         try:
             self._names = match_names(self._file_of, tied=self.config.tie_word_embeddings)
             #: Matrices are [outputs, inputs] (torch.nn.Linear, as nanoGPT saves them) instead of [inputs, outputs].
@@ -178,8 +178,8 @@ def _find_files(directory: Path) -> list[Path]:
     pickles = sorted(path.name for path in directory.glob("pytorch_model*.bin"))
     if pickles:
         raise MissingFileError(
-            f"{directory}: there is no model.safetensors. {pickles[0]} was found, but is not read: unpickling it could run "
-            "any code. Convert it where PyTorch and transformers are installed: "
+            f"{directory}: there is no model.safetensors. {pickles[0]} was found, but is not read: unpickling it could "
+            "run any code. Convert it where PyTorch and transformers are installed: "
             f"AutoModelForCausalLM.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
         )
     raise MissingFileError(

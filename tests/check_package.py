@@ -1,8 +1,8 @@
 """Build the sdist and wheels, install them in empty environments, and use them from another directory.
 
-Run by `make package`, outside pytest: it compiles everything three times.  Checks that the sdist is enough to build from,
-that the wheel of the sdist and of the tree hold the same files and nothing else, and that an install over an older
-editable one works.
+Run by `make package`, outside pytest: it compiles everything three times.  Checks that the sdist is enough to build
+from, that the wheel of the sdist and of the tree hold the same files and nothing else, and that an install over an
+older editable one works.
 """
 
 from __future__ import annotations

@@ -34,8 +34,10 @@ def test_greedy_with_cache_equals_without_at_every_prompt_length(tiny):
         assert cached == whole, length
 
 
-@given(steps=some.lists(some.tuples(some.sampled_from(["grow", "copy", "cut"]), some.integers(0, 2), some.integers(0, 9)),
-                        max_size=25))  # fmt: skip
+STEPS = some.tuples(some.sampled_from(["grow", "copy", "cut"]), some.integers(0, 2), some.integers(0, 9))
+
+
+@given(steps=some.lists(STEPS, max_size=25))
 def test_rows_behave_as_if_they_were_separate(steps):
     """Growing, copying and truncating rows in any order gives what fresh texts give, bit for bit."""
     model = GPT2.from_tensors(CONFIG, seeded.tensors(CONFIG))

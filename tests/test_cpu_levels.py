@@ -1,4 +1,4 @@
-"""Each CPU level that this processor has: chosen by name, right in every kernel, and refused by name where it is not."""
+"""Each CPU level that this processor has: chosen by name, right in every kernel, and refused where it is not there."""
 
 from __future__ import annotations
 

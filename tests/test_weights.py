@@ -1,4 +1,4 @@
-"""Configurations and checkpoints that other projects had trouble with: right logits, or an error that names the tensor."""
+"""Configurations and checkpoints that gave other projects trouble: right logits, or an error that names the tensor."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from gpt2fast.safetensors.header import Entry
 from gpt2fast.safetensors.lazy import SafeOpen, TensorSlice, safe_open
 from gpt2fast.safetensors.reader import File, load_file, read_file, read_metadata
-from gpt2fast.safetensors.sharded import INDEX_NAME, load_sharded, read_index
+from gpt2fast.safetensors.sharded import INDEX_NAME, load_sharded, read_index, save_sharded
 from gpt2fast.safetensors.widen import as_float32
 from gpt2fast.safetensors.writer import save_file
 
@@ -29,4 +29,5 @@ __all__ = [
     "read_metadata",
     "safe_open",
     "save_file",
+    "save_sharded",
 ]

@@ -64,7 +64,8 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
         try:
             import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+            dtype: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+            return dtype
         except (ImportError, AttributeError):  # not installed, or too old for this type
             pass
     return np.dtype(_NUMPY[name])

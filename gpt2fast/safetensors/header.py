@@ -19,7 +19,7 @@ from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.safetensors.dtypes import ITEM_SIZES, SUB_BYTE
 from gpt2fast.safetensors.files import read_at
 
-__all__ = ["MAX_HEADER", "Entry", "Header", "build_header", "read_header", "show"]
+__all__ = ["MAX_HEADER", "METADATA", "Entry", "Header", "build_header", "loads_strict", "read_header", "show"]
 
 #: The longest header that is read or written, in bytes.  The reference package has the same limit.
 MAX_HEADER = 100_000_000
@@ -107,8 +107,12 @@ def _parse_int(text: str) -> int | _Number:
     return int(text) if len(text) <= 20 and text != "-0" else _Number(text[:40])
 
 
+def _parse_float(text: str) -> _Number:
+    return _Number(text[:40])
+
+
 def _parse_constant(text: str) -> Any:
-    raise InputError(f"{text} is not JSON")
+    raise InputError(f"not JSON: {text}")
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -147,13 +151,18 @@ def show(value: object, limit: int = 80) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
-def _parse(raw: bytes, data_size: int, path: str) -> Header:
+def loads_strict(raw: bytes, what: str) -> Any:
+    """The JSON value in `raw`, whatever is in it: no duplicate keys, no NaN, no half characters, no slow numbers.
+
+    Numbers that are no integers of at most 20 characters come as strings of a type of their own.  Raises InputError,
+    which starts with `what`.
+    """
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: the header is not UTF-8: {error.reason} at byte {8 + error.start}") from None
+        raise InputError(f"{what}: not UTF-8: {error.reason} at byte {error.start}") from None
     try:
-        header = json.loads(
+        return json.loads(
             text,
             object_pairs_hook=_pairs,
             parse_int=_parse_int,
@@ -161,20 +170,22 @@ def _parse(raw: bytes, data_size: int, path: str) -> Header:
             parse_constant=_parse_constant,
         )
     except InputError as error:
-        raise InputError(f"{path}: the header is not acceptable: {error}") from None
+        raise InputError(f"{what}: {error}") from None
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}: the header is not JSON: {error.msg} at character {error.pos}") from None
+        raise InputError(f"{what}: not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
-        raise InputError(f"{path}: the header is nested too deeply") from None
+        raise InputError(f"{what}: nested too deeply") from None
+
+
+def _parse(raw: bytes, data_size: int, path: str) -> Header:
+    header = loads_strict(raw, f"{path}: header")
+    if type(header) is not dict:
+        raise InputError(f"{path}: the header is {show(header)}, expected an object")
     metadata = _check_metadata(header.pop(METADATA, None), path)
     entries = {name: _check_entry(value, f"{path}: tensor {show(name)}") for name, value in header.items()}
     entries = dict(sorted(entries.items(), key=lambda item: item[1][2:]))
     _check_layout(entries, data_size, path)
     return Header(entries, metadata, 8 + len(raw), data_size)
-
-
-def _parse_float(text: str) -> _Number:
-    return _Number(text[:40])
 
 
 def _check_metadata(value: Any, path: str) -> dict[str, str]:
@@ -242,9 +253,7 @@ def _check_layout(entries: Mapping[str, Entry], data_size: int, path: str) -> No
     if place > data_size:
         raise InputError(f"{path}: truncated: the header describes {place} bytes of data, the file holds {data_size}")
     if place < data_size:
-        raise InputError(
-            f"{path}: {data_size - place} bytes follow the last tensor, which ends at byte {place} of the data"
-        )
+        raise InputError(f"{path}: {data_size - place} bytes follow the last tensor, which ends at byte {place}")
 
 
 def build_header(entries: Mapping[str, Entry], metadata: Mapping[str, str] | None) -> bytes:

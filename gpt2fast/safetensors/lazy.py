@@ -180,11 +180,14 @@ class TensorSlice:
             except (TypeError, ValueError) as error:
                 raise InputTypeError(f"{self._where}: {part} is not an index: {error}") from None
             return part
-        if isinstance(part, bool | np.bool_) or not hasattr(part, "__index__"):
+        try:
+            if isinstance(part, bool | np.bool_):
+                raise TypeError
+            value = operator.index(part)
+        except TypeError:
             raise InputTypeError(
                 f"{self._where}: an index is of type {type(part).__name__}, expected integers, slices and ..."
-            )
-        value = operator.index(part)
+            ) from None
         if not -size <= value < size:
             raise InputError(f"{self._where}: index {value} is out of range for a dimension of {size}")
         return value % size
@@ -214,7 +217,8 @@ class TensorSlice:
             block: Array = np.empty((last - first + 1, *shape[1:]), out.dtype)
             read_into(self._file, [bytes_of(block)], start + first * row, self._path)
             # A negative step starts from the last row of the block, as it should.
-            out[i : i + per_block] = block[(slice(None, None, rows.step), *rest)]
+            inner: tuple[int | slice, ...] = (slice(None, None, rows.step), *rest)
+            out[i : i + per_block] = block[inner]
 
 
 def _is_whole(index: Index, shape: tuple[int, ...]) -> bool:

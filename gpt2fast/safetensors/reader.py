@@ -46,8 +46,8 @@ def load_file(path: str | os.PathLike[str], *, mmap: bool = False) -> dict[str, 
     * A program that shortens the mapped file in place, instead of replacing it, takes the data away under the arrays:
       the system ends a process that touches them then.  Without `mmap` this cannot happen.
 
-    Where a file cannot be mapped it is read.  BF16 and the eight-bit floats come as the types of ml_dtypes where that is
-    installed, else as unsigned integers of their bits; `as_float32` takes BF16 in either form.
+    Where a file cannot be mapped it is read.  BF16 and the eight-bit floats come as the types of ml_dtypes where that
+    is installed, else as unsigned integers of their bits; `as_float32` takes BF16 in either form.
 
     Raises MissingFileError where there is no such file, InputError where it is not a correct safetensors file, and
     InputTypeError where a dtype is unknown or has elements that are no whole bytes.

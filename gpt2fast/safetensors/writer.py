@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
@@ -27,8 +28,30 @@ def save_file(
     *,
     dtypes: Mapping[str, str] | None = None,
 ) -> None:
-    """Write arrays, by name, to a safetensors file that appears at `path` whole or not at all."""
-    entries = plan(tensors, dtypes or {})
+    """Write arrays, by name, to a safetensors file that appears at `path` whole or not at all.
+
+    Arrays of any order, stride and byte order are written by value.  The widest types come first and names are sorted
+    within a type, so every tensor is aligned, and the same tensors and metadata make the same bytes: those that the
+    reference package writes.  `dtypes` gives the format's name for a tensor whose array has only its bits: "BF16" for
+    one of uint16, an eight-bit float for one of uint8; what `read_file` returns as `dtypes` can be passed as it is.
+
+    The file is written beside `path`, synchronised and renamed, so that a failure at any point leaves what was there.
+    Writing over a file from which the arrays are mapped is safe.  See `gpt2fast.atomic.atomic_write` for modes, links.
+
+    Raises InputError for a name or metadata that is not Unicode text, or the name "__metadata__", InputTypeError for a
+    dtype that the format does not have, MissingFileError where the directory does not exist, and OSError where the
+    system refuses.
+
+    >>> import tempfile
+    >>> from gpt2fast.safetensors import read_file
+    >>> directory = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(directory.name, "model.safetensors")
+    >>> save_file({"w": np.arange(6.0).reshape(2, 3).T}, path, {"format": "np"})
+    >>> read_file(path).tensors["w"].tolist(), read_file(path).metadata
+    ([[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]], {'format': 'np'})
+    >>> directory.cleanup()
+    """
+    entries = plan(tensors, {} if dtypes is None else dtypes)
     head = build_header(entries, check_metadata(metadata))
     with atomic_write(path) as file:
         write_content(file, head, entries, tensors)
@@ -36,6 +59,8 @@ def save_file(
 
 def check_metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`metadata` itself, which holds nothing but Unicode strings."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InputTypeError(f"metadata is of type {type(metadata).__name__}, expected a dict of strings")
     for name, value in (metadata or {}).items():
         for text in (name, value):
             if not isinstance(text, str):
@@ -53,6 +78,11 @@ def _check_unicode(text: str, what: str) -> None:
 
 def plan(tensors: Mapping[str, Array], dtypes: Mapping[str, str]) -> dict[str, Entry]:
     """Where each tensor goes: the widest types first and by name within a type, so that every tensor is aligned."""
+    if not isinstance(tensors, Mapping):
+        raise InputTypeError(f"tensors is of type {type(tensors).__name__}, expected a dict of arrays by name")
+    for what, value in (("tensors", tensors), ("dtypes", dtypes)):
+        if not isinstance(value, Mapping):
+            raise InputTypeError(f"{what} is of type {type(value).__name__}, expected a mapping by name")
     found: dict[str, str] = {}
     for name, array in tensors.items():
         if not isinstance(name, str):
@@ -60,7 +90,8 @@ def plan(tensors: Mapping[str, Array], dtypes: Mapping[str, str]) -> dict[str, E
         if name == METADATA:
             raise InputError(f"a tensor cannot be called {METADATA}, which is where the metadata goes")
         _check_unicode(name, "a tensor's name")
-        if not isinstance(array, np.ndarray | np.generic):
+        # A masked array would be written without its mask.
+        if not isinstance(array, np.ndarray | np.generic) or isinstance(array, np.ma.MaskedArray):
             raise InputTypeError(f"tensor {name!a}: is of type {type(array).__name__}, expected a NumPy array")
         found[name] = _dtype(name, array, dtypes.get(name))
     unknown = [name for name in dtypes if name not in found]
@@ -93,6 +124,6 @@ def write_content(file: BinaryIO, head: bytes, entries: Mapping[str, Entry], ten
     file.write(head)
     for name in entries:
         array = np.asarray(tensors[name])
-        if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not np.little_endian):
+        if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and sys.byteorder == "big"):
             array = array.astype(array.dtype.newbyteorder("<"))
         file.write(bytes_of(np.ascontiguousarray(array)))

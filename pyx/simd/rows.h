@@ -13,6 +13,9 @@
 /* At most so many rows go through a panel at once. */
 #define GF_MAX_ROWS 12
 
+/* Successive inputs that share a scale in quantised weights and activations. */
+#define GF_GROUP 64
+
 enum gf_activation { GF_LINEAR = 0, GF_GELU_NEW, GF_GELU, GF_RELU, GF_SILU };
 
 /* What happens to a product before it is stored: y = activation(product + bias), or y += product + bias. */
@@ -21,6 +24,16 @@ typedef struct {
     int activation;    /* enum gf_activation */
     int accumulate;    /* y += ..., the residual connection; then activation is GF_LINEAR */
 } gf_epilogue;
+
+/* What quantised activations carry for each group. */
+typedef struct {
+    float scale;
+    int32_t sum; /* of the codes */
+} gf_group;
+
+typedef void (*gf_panel_quantised)(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes,
+                                   const gf_group *scales, int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y,
+                                   int64_t ldy);
 
 typedef struct {
     const char *name;
@@ -35,6 +48,16 @@ typedef struct {
     void (*panel_float32)(const float *panel, int64_t k, const float *x, int64_t ldx, int64_t rows, gf_epilogue epilogue,
                           float *y, int64_t ldy);
 
+    /* The same with bfloat16 weights, [(k + 1) / 2][GF_PANEL][2]. */
+    void (*panel_bfloat16)(const uint16_t *panel, int64_t k, const float *x, int64_t ldx, int64_t rows,
+                           gf_epilogue epilogue, float *y, int64_t ldy);
+
+    /* The k values of a row as codes of 8 bits, whole groups of them, and a gf_group for each group. */
+    void (*quantise_row)(const float *x, int64_t k, int8_t *codes, gf_group *groups);
+
+    /* The same with quantised weights and activations, any number of rows; see quantised.inc.c for the layout. */
+    gf_panel_quantised panel_int8, panel_int4;
+
     /* Causal attention of `rows` successive positions of one head, the first at `position`, over a cache in blocks of
        GF_BLOCK positions: at blocks[i] + keys lie [head_dim][GF_BLOCK] keys, at blocks[i] + values [GF_BLOCK][ld_values]
        values, ld_values being head_dim rounded up to 16.  scores is scratch: 4 rows of whole blocks. */
@@ -47,6 +70,10 @@ extern const gf_rows gf_rows_baseline;
 #if defined(__x86_64__) && defined(__GNUC__)
 #define GF_X86_LEVELS 1
 extern const gf_rows gf_rows_v3, gf_rows_v4;
+void gf_panel_int8_vnni(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes, const gf_group *scales,
+                        int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y, int64_t ldy);
+void gf_panel_int4_vnni(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes, const gf_group *scales,
+                        int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y, int64_t ldy);
 #endif
 
 /* The level's table, or NULL where the name is unknown (*known = 0) or this processor lacks it (*known = 1).

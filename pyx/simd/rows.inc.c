@@ -7,6 +7,7 @@
 
 #include "norm.inc.c"
 #include "panel.inc.c"
+#include "quantised.inc.c"
 #include "attend.inc.c"
 
 const gf_rows GF_TABLE = {
@@ -14,5 +15,9 @@ const gf_rows GF_TABLE = {
     .layer_norm = layer_norm,
     .activate = activate,
     .panel_float32 = panel_float32,
+    .panel_bfloat16 = panel_bfloat16,
+    .quantise_row = quantise_row,
+    .panel_int8 = panel_int8,
+    .panel_int4 = panel_int4,
     .attend = attend,
 };

@@ -6,7 +6,8 @@ from libc.stdint cimport int64_t
 from scipy.linalg.cython_blas cimport sgemm, sgemv
 
 from gpt2fast.kernels cimport linear
-from gpt2fast.kernels.linear cimport BLAS_ROWS, Matrix
+from gpt2fast.kernels.linear cimport Matrix
+from gpt2fast.kernels.packing cimport BLAS_ROWS
 
 
 cdef void _product(const Matrix *w, const float *x, int64_t ldx, int64_t m, int accumulate, int64_t begin, int64_t end,

@@ -1,15 +1,22 @@
 # What the other kernels need of the C layer: the row kernels of this CPU level, and the parallel loop.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
 
 cdef extern from "rows.h":
     enum:
         GF_PANEL
         GF_BLOCK
         GF_MAX_ROWS
+        GF_GROUP
     ctypedef struct gf_epilogue:
         const float *bias
         int activation
         int accumulate
+    ctypedef struct gf_group:
+        float scale
+        int32_t sum
+    ctypedef void (*gf_panel_quantised)(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes,
+                                        const gf_group *scales, int64_t ldscales, int64_t rows, gf_epilogue epilogue,
+                                        float *y, int64_t ldy) noexcept nogil
     ctypedef struct gf_rows:
         const char *name
         void (*layer_norm)(const float *x, const float *weight, const float *bias, float epsilon, int64_t n,
@@ -17,6 +24,11 @@ cdef extern from "rows.h":
         void (*activate)(float *x, const float *bias, int activation, int64_t n) noexcept nogil
         void (*panel_float32)(const float *panel, int64_t k, const float *x, int64_t ldx, int64_t rows,
                               gf_epilogue epilogue, float *y, int64_t ldy) noexcept nogil
+        void (*panel_bfloat16)(const uint16_t *panel, int64_t k, const float *x, int64_t ldx, int64_t rows,
+                               gf_epilogue epilogue, float *y, int64_t ldy) noexcept nogil
+        void (*quantise_row)(const float *x, int64_t k, int8_t *codes, gf_group *groups) noexcept nogil
+        gf_panel_quantised panel_int8
+        gf_panel_quantised panel_int4
         void (*attend)(const float *q, int64_t ldq, int64_t rows, int64_t position, const float *const *blocks,
                        int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores,
                        float *out, int64_t ldo) noexcept nogil

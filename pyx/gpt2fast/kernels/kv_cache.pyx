@@ -110,7 +110,7 @@ cdef class KVCache:
         return 0
 
     cdef int reserve(self, int64_t row, int64_t length) except -1:
-        """Have blocks of the row's own for its tokens to come, up to `length` in all.  The length itself is unchanged."""
+        """Have blocks of the row's own for its tokens to come, up to `length` in all.  Its length is unchanged."""
         cdef float **table = self.tables + row * self.blocks_per_row
         cdef float *fresh
         cdef int64_t index, block = self.row_lengths[row] // GF_BLOCK

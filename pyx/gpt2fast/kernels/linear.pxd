@@ -1,11 +1,7 @@
 # A weight as the kernels read it, and its product with rows of activations.
 from libc.stdint cimport int64_t
 
-# How a weight of k inputs and n outputs lies in memory.
-cdef enum Layout:
-    PANEL_FLOAT32  # [panels][k][GF_PANEL], the last panel filled up with zeros; bias filled up likewise
-    BLAS_ROWS      # [k][n], the published Conv1D layout
-    BLAS_COLUMNS   # [n][k], the token embedding as the output head
+from gpt2fast.kernels.packing cimport Layout
 
 cdef struct Matrix:
     Layout layout
@@ -19,8 +15,10 @@ ctypedef void (*product_t)(const Matrix *w, const float *x, int64_t ldx, int64_t
                            int64_t end, float *y, int64_t ldy) noexcept nogil
 cdef product_t blas_product
 
+# Bytes that `linear` needs beside x and y: room for quantised activations.
+cdef size_t scratch_size(int64_t m, int64_t k) noexcept nogil
 cdef void linear(const Matrix *w, const float *x, int64_t ldx, int64_t m, int activation, int accumulate, float *y,
-                 int64_t ldy, int num_threads) noexcept nogil
+                 int64_t ldy, void *scratch, int num_threads) noexcept nogil
 cdef void read_column(const Matrix *w, int64_t column, float *out) noexcept nogil
 
 cdef class Weight:

@@ -9,7 +9,7 @@ from libc.stdlib cimport free, malloc
 from gpt2fast.kernels.attention cimport TILE_ROWS, Heads, Segment, Tile, attention
 from gpt2fast.kernels.cpu cimport GF_BLOCK, GF_PANEL, allocate, parallel_for, release
 from gpt2fast.kernels.kv_cache cimport KVCache
-from gpt2fast.kernels.linear cimport Matrix, Weight, linear, read_column
+from gpt2fast.kernels.linear cimport Matrix, Weight, linear, read_column, scratch_size
 from gpt2fast.kernels.norm cimport LayerNorm, layer_norm
 
 import numpy as np
@@ -37,6 +37,7 @@ cdef class Workspace:
     cdef float *qkv       # [rows, 3 n_embd]
     cdef float *inner     # [rows, n_inner]
     cdef float *scores    # [num_threads, ld_scores]
+    cdef void *scratch    # what `linear` needs
     cdef size_t size
 
     def __init__(self, int64_t rows, int64_t n_embd, int64_t n_inner, int64_t capacity, int num_threads):
@@ -44,12 +45,13 @@ cdef class Workspace:
         self.ld_embd, self.ld_qkv, self.ld_inner = _padded(n_embd), _padded(3 * n_embd), _padded(n_inner)
         self.ld_scores = 4 * ((capacity + GF_BLOCK - 1) // GF_BLOCK * GF_BLOCK) + 16
         self.size = <size_t> (rows * (2 * self.ld_embd + self.ld_qkv + self.ld_inner)
-                              + num_threads * self.ld_scores) * sizeof(float)
+                              + num_threads * self.ld_scores) * sizeof(float) + scratch_size(rows, max(n_embd, n_inner))
         self.x = <float *> allocate(self.size)
         self.h = self.x + rows * self.ld_embd
         self.qkv = self.h + rows * self.ld_embd
         self.inner = self.qkv + rows * self.ld_qkv
         self.scores = self.inner + rows * self.ld_inner
+        self.scratch = self.scores + num_threads * self.ld_scores
 
     def __dealloc__(self):
         if self.x != NULL:
@@ -208,13 +210,13 @@ cdef class Transformer:
             heads.layer_offset = i * self.n_head * heads.head_floats
             heads.scale = block.scale
             layer_norm(&block.ln_1, x, ld, m, h, ld, num_threads)
-            linear(&block.c_attn, h, ld, m, 0, 0, space.qkv, ld_qkv, num_threads)
+            linear(&block.c_attn, h, ld, m, 0, 0, space.qkv, ld_qkv, space.scratch, num_threads)
             attention(heads, segments, n_segments, tiles, n_tiles, space.qkv, ld_qkv, h, ld, space.scores,
                       space.ld_scores, num_threads)
-            linear(&block.c_proj, h, ld, m, 0, 1, x, ld, num_threads)
+            linear(&block.c_proj, h, ld, m, 0, 1, x, ld, space.scratch, num_threads)
             layer_norm(&block.ln_2, x, ld, m, h, ld, num_threads)
-            linear(&block.c_fc, h, ld, m, self.activation, 0, space.inner, ld_inner, num_threads)
-            linear(&block.mlp_c_proj, space.inner, ld_inner, m, 0, 1, x, ld, num_threads)
+            linear(&block.c_fc, h, ld, m, self.activation, 0, space.inner, ld_inner, space.scratch, num_threads)
+            linear(&block.mlp_c_proj, space.inner, ld_inner, m, 0, 1, x, ld, space.scratch, num_threads)
 
     cdef void _finish(self, Workspace space, const int64_t *wanted, int64_t w, float *out, bint logits,
                       int num_threads) noexcept nogil:
@@ -224,7 +226,7 @@ cdef class Transformer:
         for i in range(w):
             layer_norm(&self.ln_f, space.x + wanted[i] * space.ld_embd, space.ld_embd, 1, h + i * ld, ld, 1)
         if logits:
-            linear(&self.head, h, ld, w, 0, 0, out, self.vocab_size, num_threads)
+            linear(&self.head, h, ld, w, 0, 0, out, self.vocab_size, space.scratch, num_threads)
 
     cdef Workspace _take_workspace(self, int64_t m, int64_t capacity, int num_threads):
         # Taken away while in use: a pass in another thread makes its own.

@@ -1,0 +1,174 @@
+"""The language model: a tokenizer and a network together, text in and text out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
+
+from gpt2fast.errors import InputTypeError
+from gpt2fast.generation import Generation, Prompt, Settings, Step, generate, steps
+from gpt2fast.hub import resolve
+from gpt2fast.model import GPT2
+from gpt2fast.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Unpack
+
+__all__ = ["LanguageModel", "Options", "load"]
+
+
+class Options(TypedDict, total=False):
+    """What `generate`, `stream` and `generate_batch` take as keywords: the fields of `gpt2fast.generation.Settings`,
+    where each one is explained."""
+
+    max_new_tokens: int | None
+    min_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    logit_bias: Mapping[int, float]
+    banned_ids: Sequence[int]
+    stop: str | Sequence[str] | None
+    seed: int | Sequence[int] | None
+    logprobs: int | None
+    overflow: Literal["stop", "error", "slide"]
+    batch_size: int
+
+
+def load(
+    name_or_path: str | Path = "demo",
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    num_threads: int | None = None,
+    gemm: str = "panel",
+) -> LanguageModel:
+    """The language model of that name.
+
+    "demo" is the small teller of fairy tales that comes with the package.  A directory has config.json,
+    model.safetensors (or its shards and their index) and vocab.json with merges.txt, or tokenizer.json.  Other names
+    ("gpt2", "gpt2-xl", "distilgpt2", "org/name") are downloaded once, which takes the extra `gpt2fast[hub]`.
+
+    Raises MissingFileError, InputError, DownloadError or MissingDependencyError; see `GPT2.from_pretrained` for the
+    keywords.
+
+    >>> lm = load("demo")
+    >>> lm.generate("Once upon a time", max_new_tokens=6, temperature=0).text
+    ', and the old man was'
+    """
+    directory = resolve(name_or_path)
+    tokenizer = Tokenizer.from_pretrained(directory)  # the quick half first: damage there is told at once
+    model = GPT2.from_pretrained(directory, dtype=dtype, device=device, num_threads=num_threads, gemm=gemm)
+    return LanguageModel(model, tokenizer)
+
+
+class LanguageModel:
+    """A tokenizer and a network: text in, text out.  Made by `gpt2fast.load`.
+
+    Every prompt is a text, str or bytes, or a sequence of token ids.  In a text `<|endoftext|>` is text like any other;
+    who means the token gives ids.  An empty prompt starts from end-of-text, as texts in training did.
+    """
+
+    def __init__(self, model: GPT2, tokenizer: Tokenizer) -> None:
+        #: The network, a `gpt2fast.GPT2`.
+        self.model = model
+        #: The tokenizer, a `gpt2fast.Tokenizer`.
+        self.tokenizer = tokenizer
+
+    def __repr__(self) -> str:
+        return f"<LanguageModel {self.model!r} with {self.tokenizer!r}>"
+
+    @overload
+    def generate(
+        self,
+        prompt: str | bytes | Prompt,
+        *,
+        n: Literal[1] = 1,
+        on_token: Callable[[Step], object] | None = None,
+        **options: Unpack[Options],
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: str | bytes | Prompt,
+        *,
+        n: int,
+        on_token: Callable[[Step], object] | None = None,
+        **options: Unpack[Options],
+    ) -> Generation | list[Generation]: ...
+
+    def generate(
+        self,
+        prompt: str | bytes | Prompt,
+        *,
+        n: int = 1,
+        on_token: Callable[[Step], object] | None = None,
+        **options: Unpack[Options],
+    ) -> Generation | list[Generation]:
+        """The continuation of `prompt`, a `Generation`; with `n` above 1 a list of `n` samples.
+
+        The options, explained at `gpt2fast.generation.Settings`, are max_new_tokens (60), min_new_tokens, temperature
+        (0.8; 0 is greedy), top_k (40; 0 is off), top_p, min_p, repetition_penalty, no_repeat_ngram_size, logit_bias,
+        banned_ids, stop, seed, logprobs, overflow and batch_size.  `on_token` is called with a `Step` for every new
+        token.
+
+        Raises InputError or InputTypeError, naming the argument, before anything is computed; InputError, too, where
+        the model's logits are not finite.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> lm.generate("Once upon a time", temperature=0, stop=".").text
+        ', and the old man was very fond of his own, and he was very fond of his own'
+        """
+        found = generate(self.model, self.tokenizer, [self._ids(prompt)], _settings(options), n=n, on_token=on_token)[0]
+        return found if n > 1 else found[0]
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str | bytes | Prompt],
+        *,
+        on_token: Callable[[Step], object] | None = None,
+        **options: Unpack[Options],
+    ) -> list[Generation]:
+        """The continuations of `prompts`, in their order: each is what `generate` gives for that prompt alone.
+
+        Options and errors are those of `generate`; `seed` may be a sequence with one for each prompt.
+        """
+        if isinstance(prompts, (str, bytes)):
+            raise InputTypeError(f"prompts is one {type(prompts).__name__}; expected a list of prompts")
+        ids = [self._ids(prompt) for prompt in prompts]
+        found = generate(self.model, self.tokenizer, ids, _settings(options), on_token=on_token)
+        return [samples[0] for samples in found]
+
+    def stream(self, prompt: str | bytes | Prompt, **options: Unpack[Options]) -> Iterator[str]:
+        """The same text as `generate`'s, in pieces as it comes: whole characters, never a part of a stop string.
+
+        Options and errors are those of `generate`; arguments are checked at the call.
+
+        >>> import gpt2fast
+        >>> list(gpt2fast.load("demo").stream("Once upon a time", max_new_tokens=4, temperature=0))
+        [',', ' and', ' the', ' old']
+        """
+        made = steps(self.model, self.tokenizer, [self._ids(prompt)], _settings(options))
+        return (step.text for step in made if step.text)
+
+    def _ids(self, prompt: str | bytes | Prompt) -> Prompt:
+        return self.tokenizer.encode_ordinary(prompt) if isinstance(prompt, (str, bytes)) else prompt
+
+
+def _settings(options: Options) -> Settings:
+    names = [field.name for field in dataclasses.fields(Settings)]
+    for name in options:
+        if name not in names:
+            close = get_close_matches(name, names, 1)
+            raise InputTypeError(f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    return Settings(**options)

@@ -1,0 +1,144 @@
+"""The layouts of weight panels: float32, bfloat16, and groups of 8 or 4 bit codes with scales."""
+# A panel holds GF_PANEL outputs; what lies beyond the last output is zero.  rows.h and quantised.inc.c say the rest.
+#
+# Scales: the largest of a group becomes 127 (int8) or +-7 (int4).  For int4 a smaller scale that clips the largest is
+# tried too, and the one with the least squared error kept: few values are as large as the largest.
+from libc.math cimport fabsf, rintf
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+
+from gpt2fast.kernels.cpu cimport GF_GROUP, GF_PANEL
+
+
+cdef int64_t panel_bytes(Layout layout, int64_t k) noexcept nogil:
+    """The size of one panel of k inputs."""
+    cdef int64_t groups = (k + GF_GROUP - 1) // GF_GROUP
+    if layout == PANEL_FLOAT32:
+        return k * GF_PANEL * 4
+    if layout == PANEL_BFLOAT16:
+        return (k + 1) // 2 * GF_PANEL * 4
+    if layout == PANEL_INT8:
+        return groups * (GF_GROUP * GF_PANEL + 4 * GF_PANEL)
+    return groups * (GF_GROUP * GF_PANEL // 2 + 4 * GF_PANEL)
+
+
+cdef inline uint16_t _to_bfloat16(float value) noexcept nogil:
+    # To nearest, ties to even; NaN stays NaN.
+    cdef uint32_t bits
+    memcpy(&bits, &value, 4)
+    if value != value:
+        return <uint16_t> (bits >> 16 | 0x40)
+    return <uint16_t> ((bits + 0x7fff + (bits >> 16 & 1)) >> 16)
+
+
+cdef float _squared_error(const float *values, float scale, float limit) noexcept nogil:
+    cdef float error = 0, code
+    cdef int i
+    for i in range(GF_GROUP):
+        code = max(min(rintf(values[i] / scale), limit), -limit)
+        error += (values[i] - code * scale) * (values[i] - code * scale)
+    return error
+
+
+cdef float _scale(const float *values, int bits) noexcept nogil:
+    """The scale for the codes of one group of one output."""
+    cdef float largest = 0, limit = 127 if bits == 8 else 7, best, least, error, scale
+    cdef int i
+    for i in range(GF_GROUP):
+        if values[i] != values[i]:
+            return values[i]
+        largest = max(largest, fabsf(values[i]))
+    best = largest / limit
+    if bits == 4 and 0 < largest < 1e30:
+        least = _squared_error(values, best, limit)
+        for i in range(1, 8):
+            scale = best * (1 - 0.05 * i)
+            error = _squared_error(values, scale, limit)
+            if error < least:
+                least, best = error, scale
+    return best
+
+
+cdef void _pack_group(const float *values, int bits, int column, uint8_t *group) noexcept nogil:
+    # The codes of one output of a group, and its scale behind all codes.
+    cdef float scale = _scale(values, bits), limit = 127 if bits == 8 else 7, code
+    cdef float *scales = <float *> (group + GF_GROUP * GF_PANEL * bits // 8)
+    cdef int i, stored
+    cdef uint8_t *byte
+    scales[column] = scale
+    for i in range(GF_GROUP):
+        code = values[i] / scale if scale > 0 else 0
+        # rintf of a NaN is no integer: such a group has a scale that is NaN or infinite, whatever its codes.
+        stored = <int> max(min(rintf(code), limit), -limit) if code == code else 0
+        if bits == 8:
+            group[(i // 4 * GF_PANEL + column) * 4 + i % 4] = <uint8_t> (stored + 128)
+        else:
+            byte = &group[(i // 8 * GF_PANEL + column) * 4 + i % 4]
+            byte[0] |= <uint8_t> ((stored + 8) << (4 if i % 8 >= 4 else 0))
+
+
+cdef void pack_panel(Packing *job, int64_t p) noexcept nogil:
+    """Fill panel p, which is zero, from the source."""
+    cdef int64_t k = job.k, i, first = p * GF_PANEL, columns = min(job.n - first, GF_PANEL)
+    cdef int64_t step = 1 if job.by_output else job.n  # from one input to the next
+    cdef char *panel = job.panels + p * panel_bytes(job.layout, k)
+    cdef const float *source
+    cdef float *floats = <float *> panel
+    cdef uint16_t *halves = <uint16_t *> panel
+    cdef float group[GF_GROUP]
+    cdef int64_t start, size
+    cdef int c, bits
+    if job.layout == PANEL_FLOAT32 and not job.by_output:
+        for i in range(k):
+            memcpy(floats + i * GF_PANEL, job.source + i * job.n + first, <size_t> columns * sizeof(float))
+        return
+    if job.layout == PANEL_FLOAT32:
+        for i in range(k):
+            for c in range(columns):
+                floats[i * GF_PANEL + c] = job.source[(first + c) * k + i]
+        return
+    if job.layout == PANEL_BFLOAT16:
+        for i in range(k):
+            for c in range(columns):
+                source = job.source + ((first + c) * k if job.by_output else first + c)
+                halves[(i // 2 * GF_PANEL + c) * 2 + i % 2] = _to_bfloat16(source[i * step])
+        return
+    bits = 8 if job.layout == PANEL_INT8 else 4
+    size = panel_bytes(job.layout, GF_GROUP)
+    start = 0
+    while start < k:
+        for c in range(GF_PANEL):
+            source = job.source + ((first + c) * k if job.by_output else first + c)
+            for i in range(GF_GROUP):
+                group[i] = source[(start + i) * step] if c < columns and start + i < k else 0
+            _pack_group(group, bits, c, <uint8_t *> panel)
+        panel += size
+        start += GF_GROUP
+
+
+cdef void unpack_column(Layout layout, const void *panels, int64_t k, int64_t column, float *out) noexcept nogil:
+    """The k weights of one output, as the kernels see them."""
+    cdef const char *panel = (<const char *> panels) + column // GF_PANEL * panel_bytes(layout, k)
+    cdef int64_t c = column % GF_PANEL, i, j, size
+    cdef uint32_t bits
+    cdef const uint8_t *group
+    cdef const float *scales
+    if layout == PANEL_FLOAT32:
+        for i in range(k):
+            out[i] = (<const float *> panel)[i * GF_PANEL + c]
+        return
+    if layout == PANEL_BFLOAT16:
+        for i in range(k):
+            bits = <uint32_t> (<const uint16_t *> panel)[(i // 2 * GF_PANEL + c) * 2 + i % 2] << 16
+            memcpy(out + i, &bits, 4)
+        return
+    size = panel_bytes(layout, GF_GROUP)
+    for i in range(k):
+        group = <const uint8_t *> panel + i // GF_GROUP * size
+        scales = <const float *> (group + size - 4 * GF_PANEL)
+        j = i % GF_GROUP
+        if layout == PANEL_INT8:
+            out[i] = (<int> group[(j // 4 * GF_PANEL + c) * 4 + j % 4] - 128) * scales[c]
+        else:
+            bits = group[(j // 8 * GF_PANEL + c) * 4 + j % 4]
+            out[i] = (<int> (bits >> 4 if j % 8 >= 4 else bits & 15) - 8) * scales[c]
