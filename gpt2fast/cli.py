@@ -258,9 +258,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (default: drawn)")
     generate.add_argument(
         "--overflow",
-        choices=["stop", "error", "slide"],
-        default="stop",
-        help="at the end of the model's context: stop, refuse beforehand, or forget the older half (default: stop)",
+        choices=["error", "slide"],
+        default="error",
+        help="where the model's context is too short: refuse beforehand, or forget the older half (default: error)",
     )
     generate.add_argument("--dtype", default="float32", help="how weights are kept (default: float32)")
     generate.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")

@@ -11,7 +11,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +46,9 @@ class Settings(Sampling):
     seed: int | Sequence[int] | None = None
     #: Report the log-probability of every new token and of the `logprobs` likeliest ones; None reports nothing.
     logprobs: int | None = None
-    #: At the end of the model's context: "stop" ends the text there; "error" refuses, before any work, what might not
-    #: fit; "slide" forgets the older half of the context and goes on, and takes the end of a prompt that is too long.
-    overflow: Literal["stop", "error", "slide"] = "stop"
+    #: Where prompt and new tokens may not fit the model's context: "error" refuses before any work; "slide" forgets the
+    #: older half of a full context and goes on, and takes the end of a prompt that is too long.
+    overflow: Literal["error", "slide"] = "error"
     #: Rows of the cache, and so texts that grow at the same time, at most.
     batch_size: int = 16
 
@@ -66,8 +66,8 @@ class Settings(Sampling):
             self._set("seed", whole_number("seed", self.seed))
         if self.logprobs is not None:
             self._set("logprobs", whole_number("logprobs", self.logprobs))
-        if self.overflow not in ("stop", "error", "slide"):
-            raise InputError(f"overflow is {self.overflow!r}; expected 'stop', 'error' or 'slide'")
+        if self.overflow not in ("error", "slide"):
+            raise InputError(f"overflow is {self.overflow!r}; expected 'error' or 'slide'")
         if self.overflow == "slide" and self.max_new_tokens is None:
             raise InputError("max_new_tokens is None and overflow 'slide': such a text might never end")
         self._set("batch_size", whole_number("batch_size", self.batch_size, least=1))
@@ -198,12 +198,11 @@ class _Row:
         return Step(self.prompt, self.sample, token, text, self.finish_reason)
 
     def generation(self) -> Generation:
-        assert self.finish_reason is not None
         with_logprobs = self.texts.settings.logprobs is not None
         return Generation(
             text="".join(self.pieces),
             ids=self.ids[self.start :],
-            finish_reason=self.finish_reason,
+            finish_reason=cast(FinishReason, self.finish_reason),
             prompt_ids=self.ids[: self.start],
             seed=self.seed,
             logprobs=self.logprobs if with_logprobs else None,
@@ -260,8 +259,6 @@ class _Texts:
         if max(ids) >= vocab_size:
             raise InputError(f"{name} has id {max(ids)}, which is outside the vocabulary of {vocab_size} tokens")
         overflow, wanted = self.settings.overflow, self.settings.max_new_tokens or 1
-        if overflow == "stop":
-            wanted = 1
         # The last new token needs no position: nothing is computed from it.
         if overflow != "slide" and len(ids) + wanted - 1 > self.n_ctx:
             raise InputError(
@@ -272,10 +269,8 @@ class _Texts:
 
     def new_tokens(self, prompt_length: int) -> int:
         """How many tokens a text with such a prompt may have at most."""
-        room, wanted = self.n_ctx - prompt_length + 1, self.settings.max_new_tokens
-        if wanted is None:
-            return room
-        return wanted if self.settings.overflow == "slide" else min(wanted, room)
+        wanted = self.settings.max_new_tokens
+        return self.n_ctx - prompt_length + 1 if wanted is None else wanted
 
     def run(self) -> Iterator[Step]:
         """Generate all texts, token by token."""

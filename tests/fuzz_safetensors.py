@@ -64,6 +64,7 @@ def number(source: atheris.FuzzedDataProvider) -> object:
     return source.PickValueInList(NUMBERS)
 
 
+# When the input is used up every probability is 0, so what is rare happens above a limit.
 def build(source: atheris.FuzzedDataProvider) -> bytes:
     """A file that is nearly correct: tensors one after the other, with what the fuzzer chose to be wrong."""
     header = Object()
@@ -76,29 +77,29 @@ def build(source: atheris.FuzzedDataProvider) -> bytes:
             size = size * int(dimension) if isinstance(dimension, int) and 0 <= dimension < 10 else 0
         offsets: list[object] = [place, place + size]
         place += size
-        if source.ConsumeProbability() < 0.1:
+        if source.ConsumeProbability() > 0.9:
             offsets[source.ConsumeIntInRange(0, 1)] = number(source)
         fields = Object([("dtype", dtype), ("shape", shape), ("data_offsets", offsets)])
-        while source.ConsumeProbability() < 0.1:
+        while source.ConsumeProbability() > 0.9:
             fields.append((source.PickValueInList(NAMES), number(source)))
-        if source.ConsumeProbability() < 0.05:
+        if source.ConsumeProbability() > 0.95:
             del fields[source.ConsumeIntInRange(0, len(fields) - 1)]
         header.insert(source.ConsumeIntInRange(0, len(header)), (source.PickValueInList(NAMES), fields))
     if source.ConsumeBool():
         metadata = Object()
-        while source.ConsumeProbability() < 0.5:
+        while source.ConsumeProbability() > 0.5:
             value = source.PickValueInList(NAMES) if source.ConsumeProbability() < 0.9 else number(source)
             metadata.append((source.PickValueInList(NAMES), value))
         header.append(("__metadata__", metadata if source.ConsumeProbability() < 0.9 else number(source)))
     text = bytearray(dump(header).encode())
-    if source.ConsumeProbability() < 0.2:
+    if source.ConsumeProbability() > 0.8:
         text[source.ConsumeIntInRange(0, len(text) - 1)] = source.ConsumeIntInRange(0, 255)
     text += b" " * source.ConsumeIntInRange(0, 8)
     length = len(text)
-    if source.ConsumeProbability() < 0.05:
+    if source.ConsumeProbability() > 0.95:
         length += source.ConsumeIntInRange(-9, 9)
     data = source.ConsumeBytes(64)
-    if source.ConsumeProbability() < 0.05:
+    if source.ConsumeProbability() > 0.95:
         place += source.ConsumeIntInRange(-9, 9)
     data = (data * (max(place, 0) // max(len(data), 1) + 1))[:place] if data else bytes(max(place, 0))
     return struct.pack("<Q", max(length, 0)) + bytes(text) + data

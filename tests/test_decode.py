@@ -51,8 +51,9 @@ def test_every_token():
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "int32", "int64", "uint64", ">u4", ">i2"])
 def test_arrays(dtype):
-    ids = np.array(ENC.encode("naïve café 🦊 " * 50)).astype(dtype)
-    assert ENC.decode(ids) == "naïve café 🦊 " * 50
+    text = "hello, world 12\n" * 50
+    ids = np.array(ENC.encode(text)).astype(dtype)
+    assert ENC.decode(ids) == text
     assert ENC.decode_bytes(ids[::2]) == reference().decode_bytes(ids[::2].tolist())
     assert ENC.decode(ids[:0]) == ""
 

@@ -36,10 +36,20 @@ _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13)
 
 
 def path_name(path: object) -> str:
-    """The path as text, for messages.  Raises InputTypeError where it is no path."""
+    """The path as text, for messages.
+
+    Raises InputTypeError where it is of another type, InputError where no file can have such a name.
+    """
     if not isinstance(path, str | bytes | os.PathLike):
         raise InputTypeError(f"path is of type {type(path).__name__}, expected str or os.PathLike")
-    return os.fsdecode(path)
+    name = os.fsdecode(path)
+    try:
+        if "\0" in name:
+            raise ValueError("it has a NUL character")
+        os.fsencode(name)
+    except ValueError as error:
+        raise InputError(f"{name!a}: not a path: {error}") from None
+    return name
 
 
 def open_file(path: str | os.PathLike[str]) -> FileIO:
@@ -57,10 +67,6 @@ def open_file(path: str | os.PathLike[str]) -> FileIO:
         return FileIO(path)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(f"{name}: there is no such file") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{name!a}: not a path: {error}") from None
 
 
 def read_at(file: FileIO, count: int, offset: int) -> bytes:

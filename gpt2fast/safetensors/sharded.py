@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy.typing as npt
 
 from gpt2fast.atomic import atomic_write
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
-from gpt2fast.safetensors.files import open_file, read_at
+from gpt2fast.safetensors.files import open_file, path_name, read_at
 from gpt2fast.safetensors.header import build_header, loads_strict, show
 from gpt2fast.safetensors.reader import load_file
 from gpt2fast.safetensors.writer import check_metadata, plan, write_content
@@ -42,7 +42,7 @@ def read_index(directory: str | os.PathLike[str]) -> dict[str, Path]:
     Raises MissingFileError where the index or a shard is missing, InputError where the index is not what it should be
     or names a path elsewhere.
     """
-    folder = Path(directory)
+    folder = Path(path_name(directory))
     index = folder / INDEX_NAME
     with open_file(index) as file:
         size = os.fstat(file.fileno()).st_size
@@ -71,7 +71,7 @@ def load_sharded(directory: str | os.PathLike[str], *, mmap: bool = False) -> di
     `mmap` is that of `load_file`, whose errors are raised too.  Raises MissingFileError where there is neither of the
     two files, and InputError where a shard lacks a tensor that the index says it has, or has one that it does not.
     """
-    folder = Path(directory)
+    folder = Path(path_name(directory))
     single = folder / SINGLE_NAME
     if single.is_file():
         return load_file(single, mmap=mmap)
@@ -110,7 +110,8 @@ def save_sharded(
     `model.safetensors` without an index.  The directory is made where it is missing.
 
     All files are written and on the disk before the first of them takes its name, the index last; on a failure before
-    that nothing has changed.  Then shards, index or single file of an older checkpoint in that directory are removed,
+    that nothing has changed.  A process that is killed between the renames leaves the old checkpoint, the new one, or
+    shards without an index, which are not read; never a mixture.  At the end shards, index or single file of an older checkpoint in that directory are removed,
     which a reader could take for parts of this one.
 
     Raises the errors of `save_file`, and InputError where `max_shard_size` is not a positive size.
@@ -142,8 +143,12 @@ def save_sharded(
         names = [SINGLE_NAME]
     else:
         names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(path_name(directory))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"{folder}: is not a directory") from None
+    replaced = any((folder / name).exists() for name in names)
     with ExitStack() as files:
         # Left in the opposite order: the shards take their names before the index does.
         if len(shards) > 1:
@@ -151,15 +156,26 @@ def save_sharded(
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(homes.items()))}
             file = files.enter_context(atomic_write(folder / INDEX_NAME))
             file.write((json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode())
+            _settle(file)
         for file_name, shard in zip(names, shards, strict=True):
             part = {name: tensors[name] for name in shard}
             places = plan(part, {name: entries[name].dtype for name in shard})
             file = files.enter_context(atomic_write(folder / file_name))
             write_content(file, build_header(places, metadata), places, part)
+            _settle(file)
+        if len(shards) > 1 and replaced:
+            # Were the process to end between two renames, the old index would pair old shards with new ones.
+            (folder / INDEX_NAME).unlink(missing_ok=True)
     if len(shards) > 1:
         names.append(INDEX_NAME)
     _remove_older(folder, names)
     return [folder / name for name in names]
+
+
+def _settle(file: BinaryIO) -> None:
+    """Have it on the disk now, where a failure still changes nothing, and not when the files take their names."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _remove_older(folder: Path, names: list[str]) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gpt2fast.atomic import atomic_write
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.safetensors.dtypes import ITEM_SIZES, RANKS, RAW_BITS, dtype_name
-from gpt2fast.safetensors.files import bytes_of
+from gpt2fast.safetensors.files import bytes_of, path_name
 from gpt2fast.safetensors.header import METADATA, Entry, build_header
 
 __all__ = ["save_file"]
@@ -51,6 +51,7 @@ def save_file(
     ([[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]], {'format': 'np'})
     >>> directory.cleanup()
     """
+    path_name(path)
     entries = plan(tensors, {} if dtypes is None else dtypes)
     head = build_header(entries, check_metadata(metadata))
     with atomic_write(path) as file:
