@@ -258,11 +258,16 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (default: drawn)")
     generate.add_argument(
         "--overflow",
-        choices=["error", "slide"],
-        default="error",
-        help="where the model's context is too short: refuse beforehand, or forget the older half (default: error)",
+        choices=["stop", "error", "slide"],
+        default="stop",
+        help="at the end of the model's context: stop, refuse beforehand, or forget the older half (default: stop)",
     )
-    generate.add_argument("--dtype", default="float32", help="how weights are kept (default: float32)")
+    generate.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "int8", "int4"],
+        default="float32",
+        help="how weights are kept: smaller is faster and less exact (default: float32)",
+    )
     generate.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
     generate.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the processors there are)")
     generate.add_argument("--echo", action="store_true", help="write the prompt, too")

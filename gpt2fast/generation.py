@@ -46,9 +46,9 @@ class Settings(Sampling):
     seed: int | Sequence[int] | None = None
     #: Report the log-probability of every new token and of the `logprobs` likeliest ones; None reports nothing.
     logprobs: int | None = None
-    #: Where prompt and new tokens may not fit the model's context: "error" refuses before any work; "slide" forgets the
-    #: older half of a full context and goes on, and takes the end of a prompt that is too long.
-    overflow: Literal["error", "slide"] = "error"
+    #: At the end of the model's context: "stop" ends the text there; "error" refuses, before any work, what might not
+    #: fit; "slide" forgets the older half of the context and goes on, and takes the end of a prompt that is too long.
+    overflow: Literal["stop", "error", "slide"] = "stop"
     #: Rows of the cache, and so texts that grow at the same time, at most.
     batch_size: int = 16
 
@@ -66,8 +66,8 @@ class Settings(Sampling):
             self._set("seed", whole_number("seed", self.seed))
         if self.logprobs is not None:
             self._set("logprobs", whole_number("logprobs", self.logprobs))
-        if self.overflow not in ("error", "slide"):
-            raise InputError(f"overflow is {self.overflow!r}; expected 'error' or 'slide'")
+        if self.overflow not in ("stop", "error", "slide"):
+            raise InputError(f"overflow is {self.overflow!r}; expected 'stop', 'error' or 'slide'")
         if self.overflow == "slide" and self.max_new_tokens is None:
             raise InputError("max_new_tokens is None and overflow 'slide': such a text might never end")
         self._set("batch_size", whole_number("batch_size", self.batch_size, least=1))
@@ -258,9 +258,9 @@ class _Texts:
         vocab_size = self.model.config.vocab_size
         if max(ids) >= vocab_size:
             raise InputError(f"{name} has id {max(ids)}, which is outside the vocabulary of {vocab_size} tokens")
-        overflow, wanted = self.settings.overflow, self.settings.max_new_tokens or 1
+        wanted = (self.settings.max_new_tokens or 1) if self.settings.overflow == "error" else 1
         # The last new token needs no position: nothing is computed from it.
-        if overflow != "slide" and len(ids) + wanted - 1 > self.n_ctx:
+        if self.settings.overflow != "slide" and len(ids) + wanted - 1 > self.n_ctx:
             raise InputError(
                 f"{name} has {len(ids)} tokens, and {wanted} new {'is' if wanted == 1 else 'are'} wanted: that takes "
                 f"a context of {len(ids) + wanted - 1} tokens; the model's limit is {self.n_ctx}"
@@ -269,8 +269,10 @@ class _Texts:
 
     def new_tokens(self, prompt_length: int) -> int:
         """How many tokens a text with such a prompt may have at most."""
-        wanted = self.settings.max_new_tokens
-        return self.n_ctx - prompt_length + 1 if wanted is None else wanted
+        room, wanted = self.n_ctx - prompt_length + 1, self.settings.max_new_tokens
+        if wanted is None:
+            return room
+        return wanted if self.settings.overflow == "slide" else min(wanted, room)
 
     def run(self) -> Iterator[Step]:
         """Generate all texts, token by token."""

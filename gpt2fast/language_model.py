@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str] | None
     seed: int | Sequence[int] | None
     logprobs: int | None
-    overflow: Literal["error", "slide"]
+    overflow: Literal["stop", "error", "slide"]
     batch_size: int
 
 

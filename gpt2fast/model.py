@@ -20,9 +20,12 @@ from gpt2fast.kernels.transformer import Transformer
 from gpt2fast.threads import resolve_num_threads
 from gpt2fast.weights import Checkpoint, as_tensors, expected_shapes
 
-__all__ = ["GPT2", "KVCache"]
+__all__ = ["DTYPES", "GPT2", "KVCache"]
 
 Floats = npt.NDArray[np.float32]
+
+#: How the matrices of a model can be kept; see `GPT2`.
+DTYPES = ("float32", "bfloat16", "int8", "int4")
 
 # Tokens per pass: enough that products run at the speed of arithmetic, few enough that activations stay in the caches
 # and memory does not grow with the prompt.
@@ -38,6 +41,9 @@ class GPT2:
     Made by `from_pretrained` or `from_tensors`.  Calls take int token ids and give float32 arrays; a model can be used
     from several threads, a cache from one at a time.
 
+    `dtype` says how the matrices are kept: "float32"; "bfloat16", half the memory, with exact products and float32 sums;
+    "int8" and "int4", a scale for each output and 64 inputs, with activations of 8 bits.  Everything else is float32.
+
     With `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut into
     calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies with
     SciPy's BLAS instead: no repacking at load, and results that differ in the last digits from one call to the next.
@@ -50,6 +56,7 @@ class GPT2:
         weights: Mapping[str, Weight],
         others: Mapping[str, Floats],
         *,
+        dtype: str = "float32",
         num_threads: int | None = None,
         gemm: str = "panel",
     ) -> None:
@@ -57,6 +64,8 @@ class GPT2:
         self.config = config
         #: Threads that every call uses.
         self.num_threads = resolve_num_threads(num_threads)
+        #: How the matrices are kept: "float32", "bfloat16", "int8" or "int4".
+        self.dtype = dtype
         self.gemm = gemm
         self._transformer = transformer
         self._weights = weights
@@ -74,14 +83,14 @@ class GPT2:
     ) -> GPT2:
         """The model in `directory`: config.json with model.safetensors, or its shards and their index.
 
-        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16.  Raises MissingFileError where a
+        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says.  Raises MissingFileError where a
         file is missing and InputError where a file is damaged or does not fit the configuration, naming every tensor
         concerned.
         """
         _check_options(dtype, device, gemm)
         threads = resolve_num_threads(num_threads)
         with Checkpoint(directory) as checkpoint:
-            return cls._build(checkpoint.config, checkpoint.tensor, checkpoint.by_output, threads, gemm)
+            return cls._build(checkpoint.config, checkpoint.tensor, checkpoint.by_output, threads, gemm, dtype)
 
     @classmethod
     def from_tensors(
@@ -89,6 +98,7 @@ class GPT2:
         config: Config,
         tensors: Mapping[str, npt.ArrayLike],
         *,
+        dtype: str = "float32",
         num_threads: int | None = None,
         gemm: str = "panel",
     ) -> GPT2:
@@ -96,12 +106,12 @@ class GPT2:
 
         Raises InputError that names every array that is missing, unknown or of another shape.
         """
-        _check_options("float32", "cpu", gemm)
+        _check_options(dtype, "cpu", gemm)
         arrays = as_tensors(config, tensors)
-        return cls._build(config, arrays.__getitem__, False, resolve_num_threads(num_threads), gemm)
+        return cls._build(config, arrays.__getitem__, False, resolve_num_threads(num_threads), gemm, dtype)
 
     @classmethod
-    def _build(cls, config: Config, tensor: Any, by_output: bool, num_threads: int, gemm: str) -> GPT2:
+    def _build(cls, config: Config, tensor: Any, by_output: bool, num_threads: int, gemm: str, dtype: str) -> GPT2:
         # One tensor at a time: read, repacked, dropped.  So the peak is the packed model and one tensor.
         others: dict[str, Floats] = {}
         weights: dict[str, Weight] = {}
@@ -111,7 +121,9 @@ class GPT2:
             if gemm == "blas":
                 weights[name] = Weight.blas(values, vector, by_output=by_output)
             else:
-                weights[name] = Weight.panels(values, vector, by_output=by_output, num_threads=num_threads)
+                weights[name] = Weight.panels(
+                    values, vector, dtype=dtype, by_output=by_output, num_threads=num_threads
+                )
             if bias is not None and vector is not None:
                 others[bias] = vector
             return weights[name]
@@ -145,13 +157,13 @@ class GPT2:
             ln_f=vectors("ln_f"),
             head=head,
         )
-        return cls(config, transformer, weights, others, num_threads=num_threads, gemm=gemm)
+        return cls(config, transformer, weights, others, dtype=dtype, num_threads=num_threads, gemm=gemm)
 
     def __repr__(self) -> str:
         c = self.config
         return (
             f"<GPT2 {self.num_parameters:,} parameters: n_layer={c.n_layer} n_head={c.n_head} n_embd={c.n_embd} "
-            f"n_ctx={c.n_ctx} vocab_size={c.vocab_size} gemm={self.gemm!r} num_threads={self.num_threads}>"
+            f"n_ctx={c.n_ctx} vocab_size={c.vocab_size} dtype={self.dtype!r} gemm={self.gemm!r} num_threads={self.num_threads}>"
         )
 
     @property
@@ -276,6 +288,8 @@ class GPT2:
     def save_pretrained(self, directory: str | Path) -> None:
         """Write config.json and model.safetensors (float32, Hugging Face's names and layout) into `directory`.
 
+        The values of a model in another dtype are those that it computes with.
+
         The directory is made where it is missing; each file appears whole or not at all.
         """
         from gpt2fast import safetensors as st
@@ -311,9 +325,11 @@ def _passes(segments: list[_Piece], size: int) -> Iterator[list[tuple[int, npt.N
 
 
 def _check_options(dtype: str, device: str, gemm: str) -> None:
-    if dtype != "float32":
-        raise InputError(f"dtype is {dtype!r}; expected 'float32'")
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(map(repr, DTYPES))}")
     if device != "cpu":
-        raise InputError(f"device is {device!r}; expected 'cpu'")
+        raise InputError(f"device is {device!r}; expected 'cpu': this version has no other")
     if gemm not in ("panel", "blas"):
         raise InputError(f"gemm is {gemm!r}; expected 'panel' or 'blas'")
+    if gemm == "blas" and dtype != "float32":
+        raise InputError(f"gemm is 'blas' and dtype {dtype!r}; BLAS multiplies float32 only")

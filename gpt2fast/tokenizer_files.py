@@ -10,7 +10,14 @@ from typing import Any
 from gpt2fast._bpe import Bpe
 from gpt2fast.errors import InputError, MissingFileError
 
-__all__ = ["END_OF_TEXT", "SpecialToken", "TokenizerFiles", "read_directory", "read_tokenizer_json", "read_vocab_and_merges"]
+__all__ = [
+    "END_OF_TEXT",
+    "SpecialToken",
+    "TokenizerFiles",
+    "read_directory",
+    "read_tokenizer_json",
+    "read_vocab_and_merges",
+]
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -55,9 +62,9 @@ def _read(path: Path) -> bytes:
 
 
 def read_vocab_and_merges(vocab: str | Path, merges: str | Path, specials: tuple[str, ...] = ()) -> TokenizerFiles:
-    """The files vocab.json and merges.txt.  `<|endoftext|>` is special where the vocabulary has it, `specials` must be in it.
+    """The files vocab.json and merges.txt.
 
-    Raises MissingFileError, and InputError where a name of `specials` is not in the vocabulary.
+    `<|endoftext|>` is special where the vocabulary has it, as are the names of `specials`, which must be in it.  Raises MissingFileError, and InputError where a name of `specials` is not in the vocabulary.
     """
     vocab, merges = Path(vocab), Path(merges)
     vocabulary = _read(vocab)

@@ -13,12 +13,14 @@ __all__ = ["split_unstable"]
 _SPACES = b" \n\t"
 
 
-def split_unstable(bpe: Bpe, ids: list[int], last_piece: int, tokens: Sequence[bytes]) -> tuple[list[int], list[list[int]]]:
+def split_unstable(
+    bpe: Bpe, ids: list[int], last_piece: int, tokens: Sequence[bytes]
+) -> tuple[list[int], list[list[int]]]:
     """The ids that stay whatever follows, and the sequences of ids that the rest of the text may turn into.
 
     `ids` are those of a text whose last piece has `last_piece` of them; `tokens` are the bytes of all ordinary tokens,
-    sorted.  Each sequence decodes to something that begins with the rest; its last token may reach past it.  The results
-    are those of tiktoken's `encode_with_unstable`, in sorted order.
+    sorted.  Each sequence decodes to something that begins with the rest; its last token may reach past it.  The
+    results are those of tiktoken's `encode_with_unstable`, in sorted order.
     """
 
     def blank(i: int) -> bool:
@@ -34,7 +36,7 @@ def split_unstable(bpe: Bpe, ids: list[int], last_piece: int, tokens: Sequence[b
 def _completions(bpe: Bpe, rest: bytes, tokens: Sequence[bytes]) -> set[tuple[int, ...]]:
     if not rest:
         return set()
-    found = {(bpe.id_of(token),) for token in _starting_with(rest, tokens)}
+    found: set[tuple[int, ...]] = {(bpe.id_of(token) or 0,) for token in _starting_with(rest, tokens)}
     # Any token may straddle the end of the rest, beginning at any place in it: put it there and tokenize again.
     for begin in range(1, len(rest)):
         for token in _starting_with(rest[begin:], tokens):
@@ -52,7 +54,7 @@ def _completions(bpe: Bpe, rest: bytes, tokens: Sequence[bytes]) -> set[tuple[in
     if last is not None and last.isspace() and len(last.encode()) < len(rest):
         head = rest[: len(rest) - len(last.encode())]
         found.add((*bpe.encode_piece(head), *bpe.encode_piece(last.encode())))
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _starting_with(prefix: bytes, tokens: Sequence[bytes]) -> Iterator[bytes]:

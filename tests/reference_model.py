@@ -56,6 +56,17 @@ def linear(x, weight, bias=0, activation="linear"):
     return ACTIVATIONS[activation](x @ weight + bias)  # [T, k] @ [k, n] -> [T, n]
 
 
+def quantise(x):
+    """x [T, k] float32 as the kernels see it beside weights of 8 or 4 bits: 8 bits and a scale for every 64 values."""
+    seen = np.zeros(x.shape)
+    for first in range(0, x.shape[1], 64):
+        group = x[:, first : first + 64]
+        largest = np.abs(group).max(axis=1, keepdims=True)
+        inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+        seen[:, first : first + 64] = np.rint(group * inverse).astype(np.float64) * (largest / np.float32(127))
+    return seen
+
+
 def attention(qkv, n_head, scale):
     T, width = qkv.shape  # [T, 3E]
     q, k, v = (part.reshape(T, n_head, -1).swapaxes(0, 1) for part in np.split(qkv, 3, axis=-1))  # each [H, T, E/H]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import random
@@ -24,7 +25,20 @@ fragments = st.sampled_from(
     [
         *" \n\t\r\u00a0\u3000\u2028\x85\x1c'asdmtlvreSLéßжあ漢٣½²Ⅷ1_.-!🙂\u200d\u0301\u0345\ufeff\u0000\U0010ffff",
         *("'s", "'ll", "'ve", "'re", "n't", "  ", " \n", "\r\n", "    ", " the", "ing", "http://", "<|endoftext|>"),
-        *("Größe", "naïve", "привет", "日本語", "한국어", "हिन्दी", "ไทย", "👨‍👩‍👧", "x" * 17, "\n" * 20, "=" * 70, "0" * 40),
+        *(
+            "Größe",
+            "naïve",
+            "привет",
+            "日本語",
+            "한국어",
+            "हिन्दी",
+            "ไทย",
+            "👨‍👩‍👧",
+            "x" * 17,
+            "\n" * 20,
+            "=" * 70,
+            "0" * 40,
+        ),
     ]
 )
 texts = st.one_of(st.text(), st.lists(fragments, max_size=30).map("".join))
@@ -73,7 +87,7 @@ def test_batches(batch, num_threads):
     assert ENC.count_batch(batch, num_threads=num_threads) == [len(ids) for ids in expected]
     ids, offsets = ENC.encode_batch_flat(batch, num_threads=num_threads)
     assert (ids.dtype, offsets.dtype, offsets[0]) == (np.uint16, np.int64, 0)
-    assert [ids[a:b].tolist() for a, b in zip(offsets[:-1], offsets[1:], strict=True)] == expected
+    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == expected
 
 
 @given(texts)
@@ -98,7 +112,10 @@ def test_the_demo_vocabulary():
     enc = gpt2fast.Tokenizer.from_pretrained(directory)
     peer = reference(directory / "vocab.json")
     rng = random.Random(1)
-    for text in ["Once upon a time, there was a little girl.", *("".join(rng.choices("abc 'sthe\n1é", k=80)) for _ in range(300))]:
+    for text in [
+        "Once upon a time, there was a little girl.",
+        *("".join(rng.choices("abc 'sthe\n1é", k=80)) for _ in range(300)),
+    ]:
         assert enc.encode(text) == peer.encode(text)
     assert (enc.n_vocab, enc.eot_token) == (4096, 4095)
 
@@ -109,7 +126,7 @@ def test_the_demo_vocabulary():
 @given(st.one_of(st.binary(), st.lists(st.one_of(fragments.map(str.encode), st.binary(max_size=3))).map(b"".join)))
 @example(b"\xe2\x82z \xf0\x9f\x98 \x80\xc0\xaf\xed\xa0\x80 \xf4\x90\x80\x80")
 def test_any_bytes(data):
-    # A byte that is no part of UTF-8 counts as one character like U+FFFD.  Python's surrogateescape finds the same ones.
+    # A byte that is no part of UTF-8 counts as one character like U+FFFD; Python's surrogateescape finds the same.
     text = data.decode("utf-8", "surrogateescape")
     expected, at = [], 0
     for piece in ENC.split("".join("\ufffd" if "\udc80" <= c <= "\udcff" else c for c in text)):
@@ -183,7 +200,15 @@ def test_dtype_and_threads_are_checked():
 
 @pytest.mark.parametrize(
     ("unit", "count"),
-    [("a", 1_000_000), ("7", 1_000_000), (" ", 1_000_000), ("\n", 1_000_000), ("漢", 300_000), ("é", 500_000), ("=", 1_000_000)],
+    [
+        ("a", 1_000_000),
+        ("7", 1_000_000),
+        (" ", 1_000_000),
+        ("\n", 1_000_000),
+        ("漢", 300_000),
+        ("é", 500_000),
+        ("=", 1_000_000),
+    ],
 )
 def test_long_runs_are_fast_and_right(unit, count):
     ids = ENC.encode_to_numpy(unit * count)
@@ -197,7 +222,13 @@ def test_long_runs_are_fast_and_right(unit, count):
 @pytest.mark.parametrize("length", [14, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 500, 5000])
 def test_pieces_of_every_length(length):
     rng = random.Random(length)
-    for alphabet in ("etaoinshr", "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", "éж漢aあ", "=-*/. "):
+    for alphabet in (
+        "etaoinshr",
+        "0123456789",
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        "éж漢aあ",
+        "=-*/. ",
+    ):
         for _ in range(8 if length < 1000 else 1):
             text = "".join(rng.choices(alphabet, k=length))
             assert ENC.encode(text) == reference().encode(text)
@@ -206,7 +237,23 @@ def test_pieces_of_every_length(length):
 
 def test_a_large_text_is_cut_without_a_trace():
     rng = random.Random(5)
-    words = ["don't", "we'll", "'s", "  ", "\n\n", "\u00a0", "123", "ab", "Zürich", "...", "   x", "\t", "'", "日本", "=" * 300]
+    words = [
+        "don't",
+        "we'll",
+        "'s",
+        "  ",
+        "\n\n",
+        "\u00a0",
+        "123",
+        "ab",
+        "Zürich",
+        "...",
+        "   x",
+        "\t",
+        "'",
+        "日本",
+        "=" * 300,
+    ]
     text = " ".join(rng.choices(words, k=300_000))
     expected = reference().encode_ordinary(text)
     for num_threads in (1, 2, 5):

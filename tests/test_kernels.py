@@ -51,10 +51,63 @@ def test_activation(layout, activation):
     np.testing.assert_allclose(y, np.repeat(exact[:, None], 37, axis=1), rtol=2e-6, atol=5e-7)
 
 
-def test_activation_passes_nan_on():
-    weight = Weight.panels(np.ones((1, 1), np.float32))
-    for activation in reference.ACTIVATIONS:
-        assert np.isnan(weight.multiply(np.full((1, 1), np.nan, np.float32), activation=activation)).all()
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
+def test_what_is_not_finite_passes_on(dtype):
+    weight = Weight.panels(np.ones((3, 1), np.float32), dtype=dtype)
+    for value in (np.nan, np.inf):
+        x = np.array([[1, value, 2]], np.float32)
+        for activation in reference.ACTIVATIONS:
+            assert not np.isfinite(weight.multiply(x, activation=activation)).any()
+        damaged = Weight.panels(x.T.copy(), dtype=dtype)
+        assert not np.isfinite(damaged.multiply(np.ones((1, 3), np.float32))).any()
+
+
+QUANTISED = some.sampled_from(["bfloat16", "int8", "int4"])
+
+
+@given(
+    dtype=QUANTISED,
+    m=some.integers(1, 20),
+    k=SIZES,
+    n=SIZES,
+    by_output=some.booleans(),
+    threads=THREADS,
+    seed=some.integers(0, 99),
+)
+def test_quantised(dtype, m, k, n, by_output, threads, seed):
+    """The product of what the panels really hold with what the activations really become, to float32's precision."""
+    x, w, b, start = draw(seed, m, k), draw(seed + 1, k, n), draw(seed + 2, n), draw(seed + 3, m, n)
+    weight = Weight.panels(np.ascontiguousarray(w.T) if by_output else w, b, dtype=dtype, by_output=by_output)
+    kept = weight.values().astype(np.float64)
+    exact = reference.linear(reference.quantise(x) if dtype.startswith("int") else x.astype(np.float64), kept, b)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5 * np.sqrt(k)}
+    np.testing.assert_allclose(weight.multiply(x, num_threads=threads), exact, **tolerance)
+    np.testing.assert_allclose(weight.multiply(x, add_to=start, num_threads=threads), start + exact, **tolerance)
+    activated = weight.multiply(x, activation="gelu_new", num_threads=threads)
+    np.testing.assert_allclose(activated, reference.gelu_new(exact), rtol=1e-4, atol=2e-5 * np.sqrt(k))
+    np.testing.assert_array_equal(weight.column(n - 1), weight.values()[:, n - 1])
+
+
+@given(dtype=QUANTISED, k=SIZES, n=SIZES, by_output=some.booleans(), seed=some.integers(0, 99))
+def test_quantisation_error(dtype, k, n, by_output, seed):
+    """No weight is further from its original than half a step of its group, for int4 than a step of the clipped scale."""
+    w = draw(seed, k, n)
+    kept = Weight.panels(np.ascontiguousarray(w.T) if by_output else w, dtype=dtype, by_output=by_output).values()
+    if dtype == "bfloat16":
+        assert (np.abs(kept - w) <= np.abs(w) * 2.0**-8).all()
+        return
+    codes = 127 if dtype == "int8" else 7
+    for first in range(0, k, 64):
+        group, error = w[first : first + 64], np.abs(kept - w)[first : first + 64]
+        largest = np.abs(group).max(axis=0)
+        assert (error <= largest * (0.501 / codes if dtype == "int8" else 0.36)).all()
+        assert (error.std(axis=0) <= largest / codes * 0.6).all()
+
+
+def test_rounding_to_bfloat16_is_to_nearest_even():
+    bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0xBF80FFFF], np.uint32)
+    kept = Weight.panels(bits.view(np.float32)[:, None].copy(), dtype="bfloat16").values()[:, 0].view(np.uint32)
+    assert [hex(value) for value in kept] == ["0x3f800000", "0x3f820000", "0x3f810000", "0x7f800000", "0xbf810000"]
 
 
 @given(

@@ -11,13 +11,22 @@ from tokenizer_reference import END_OF_TEXT, gpt2, reference
 import gpt2fast
 
 ENC = gpt2()
-mixed = st.lists(st.sampled_from([END_OF_TEXT, "<|endof", "text|>", "hello ", "\n", " ", "é", "<|", "'s"]), max_size=8).map("".join)
+mixed = st.lists(
+    st.sampled_from([END_OF_TEXT, "<|endof", "text|>", "hello ", "\n", " ", "é", "<|", "'s"]), max_size=8
+).map("".join)
 
 
 def test_refused_by_default():
-    for call in (ENC.encode, ENC.encode_to_numpy, ENC.encode_with_unstable, lambda text: ENC.encode_batch(["fine", text])):
+    for call in (
+        ENC.encode,
+        ENC.encode_to_numpy,
+        ENC.encode_with_unstable,
+        lambda text: ENC.encode_batch(["fine", text]),
+    ):
         for text in (f"a{END_OF_TEXT}b", END_OF_TEXT):
-            with pytest.raises(gpt2fast.InputError, match="special token '<|endoftext|>', which is not allowed by default"):
+            with pytest.raises(
+                gpt2fast.InputError, match="special token '<|endoftext|>', which is not allowed by default"
+            ):
                 call(text)
     with pytest.raises(gpt2fast.InputError, match="disallowed_special="):
         ENC.encode(f"a{END_OF_TEXT}".encode())
@@ -47,7 +56,11 @@ def test_as_text(text):
     assert END_OF_TEXT not in text or 50256 not in expected
 
 
-@given(mixed, st.sampled_from([(), {END_OF_TEXT}, "all", {"hello"}, ["<|"]]), st.sampled_from([set(), {END_OF_TEXT}, "all"]))
+@given(
+    mixed,
+    st.sampled_from([(), {END_OF_TEXT}, "all", {"hello"}, ["<|"]]),
+    st.sampled_from([set(), {END_OF_TEXT}, "all"]),
+)
 def test_every_combination(text, disallowed, allowed):
     def outcome(enc):
         try:

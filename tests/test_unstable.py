@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from tokenizer_reference import END_OF_TEXT, gpt2, reference
 
 ENC = gpt2()
-ends = st.sampled_from(["hel", "lo", " ", "  ", "\n", "\t", "é", "漢", "🙂"[:1], "x", "1", "'", "'r", " fan", "ta", "=", "\u00a0"])
+ends = st.sampled_from(
+    ["hel", "lo", " ", "  ", "\n", "\t", "é", "漢", "🙂"[:1], "x", "1", "'", "'r", " fan", "ta", "=", "\u00a0"]
+)
 
 
 def same(text, **keywords):
@@ -19,7 +21,9 @@ def same(text, **keywords):
     return stable, completions
 
 
-@pytest.mark.parametrize("text", ["", "hello", "hello fanta", "a ", "a  ", "a\n\n", " \t ", "it'", "the number 12", "naïve é", "日本"])
+@pytest.mark.parametrize(
+    "text", ["", "hello", "hello fanta", "a ", "a  ", "a\n\n", " \t ", "it'", "the number 12", "naïve é", "日本"]
+)
 def test_known_endings(text):
     stable, completions = same(text)
     assert text.encode().startswith(ENC.decode_bytes(stable))

@@ -111,8 +111,8 @@ def save_sharded(
 
     All files are written and on the disk before the first of them takes its name, the index last; on a failure before
     that nothing has changed.  A process that is killed between the renames leaves the old checkpoint, the new one, or
-    shards without an index, which are not read; never a mixture.  At the end shards, index or single file of an older checkpoint in that directory are removed,
-    which a reader could take for parts of this one.
+    shards without an index, which are not read; never a mixture.  At the end shards, index or single file of an older
+    checkpoint in that directory are removed, which a reader could take for parts of this one.
 
     Raises the errors of `save_file`, and InputError where `max_shard_size` is not a positive size.
 

@@ -1,17 +1,19 @@
 //! GPT-2's byte-level BPE tokenizer: the split into pieces, the merge loop, and batches over threads.
 //!
-//! Nothing here but `py` knows Python. The journey of a text: [`pretokenize`] cuts it into pieces, [`encoder`] looks
-//! each piece up or merges it ([`merge`]) by the tables of [`vocabulary`]; [`batch`] does so for many texts on many
-//! threads, and [`decoder`] goes back.
+//! Nothing here but `py` knows Python. The journey of a text: [`scan`] cuts it into the pieces of
+//! [`pretokenize`], [`encoder`] looks each piece up in [`words`] or merges it ([`merge`]) by the tables of
+//! [`vocabulary`]; [`batch`] does so for many texts on many threads, and [`decoder`] goes back.
 
 pub mod batch;
 pub mod decoder;
 pub mod encoder;
 pub mod merge;
 pub mod pretokenize;
+pub mod scan;
 pub mod unicode;
 mod unicode_table;
 pub mod vocabulary;
+pub mod words;
 
 #[cfg(feature = "python")]
 mod py;

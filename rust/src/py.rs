@@ -232,9 +232,7 @@ impl Bpe {
 
     /// The ids of bytes that are one piece, whatever the split pattern would make of them.
     fn encode_piece(&self, piece: &[u8]) -> Vec<u32> {
-        let mut ids = Vec::new();
-        self.caches.with(|cache| self.tokenizer.encode_one_piece(piece, cache, |piece| ids.extend_from_slice(piece)));
-        ids
+        self.caches.with(|cache| self.tokenizer.encode_one_piece(piece, cache))
     }
 
     fn split<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {

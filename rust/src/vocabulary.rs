@@ -3,6 +3,7 @@
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// The file that is wrong, and what is wrong with it.
 #[derive(Debug)]
@@ -21,68 +22,157 @@ impl fmt::Display for VocabularyError {
 
 impl std::error::Error for VocabularyError {}
 
-/// What a pair of tokens merges into. The lower the rank, the earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Merge {
-    pub rank: u32,
-    pub id: u32,
-}
-
-impl Merge {
-    /// No merge: ranks after every other.
-    pub const NONE: Merge = Merge { rank: u32::MAX, id: u32::MAX };
-}
-
-/// The merges by their pair of ids: open addressing, at most half full, never changed after loading.
+/// The merges by their pair of ids, and what merging needs of the tokens; never changed after loading.
+///
+/// A slot of the table is `left << 44 | right << 24 | rank`: open addressing, at most half full. Pairs of single bytes,
+/// with which every merge begins, have a table of their own that needs no probing.
 pub struct Merges {
-    slots: Vec<(u64, Merge)>,
+    slots: Vec<u64>,
     shift: u32,
+    products: Vec<u32>,
+    byte_ids: [u32; 256],
+    byte_pairs: Vec<u32>,
+    lengths: Vec<u32>,
 }
 
 const EMPTY: u64 = u64::MAX;
 
 impl Merges {
-    fn with_capacity(count: usize) -> Self {
+    /// The rank after every other: no merge.
+    pub const NONE: u32 = (1 << 24) - 1;
+    /// More tokens than this do not fit a slot.
+    pub const MAX_TOKENS: usize = (1 << 20) - 1;
+
+    pub(crate) fn with_capacity(count: usize, byte_ids: [u32; 256]) -> Self {
         let slots = (2 * count).next_power_of_two().max(2);
-        Self { slots: vec![(EMPTY, Merge::NONE); slots], shift: 64 - slots.trailing_zeros() }
+        Self {
+            slots: vec![EMPTY; slots],
+            shift: 64 - slots.trailing_zeros(),
+            products: Vec::with_capacity(count),
+            byte_ids,
+            byte_pairs: Vec::new(),
+            lengths: Vec::new(),
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, key: u64) -> usize {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// Returns false where the pair is there already.
-    fn insert(&mut self, left: u32, right: u32, merge: Merge) -> bool {
-        let key = u64::from(left) << 32 | u64::from(right);
+    /// Add the merge that ranks after all so far; false where the pair is there already, or there are too many.
+    pub(crate) fn push(&mut self, left: u32, right: u32, product: u32) -> bool {
+        let rank = self.products.len() as u64;
+        let key = u64::from(left) << 20 | u64::from(right);
         let mut slot = self.slot(key);
-        while self.slots[slot].0 != EMPTY {
-            if self.slots[slot].0 == key {
+        if rank >= u64::from(Self::NONE) || self.products.len() >= self.slots.len() / 2 {
+            return false;
+        }
+        while self.slots[slot] != EMPTY {
+            if self.slots[slot] >> 24 == key {
                 return false;
             }
             slot = (slot + 1) & (self.slots.len() - 1);
         }
-        self.slots[slot] = (key, merge);
+        self.slots[slot] = key << 24 | rank;
+        self.products.push(product);
         true
     }
 
-    /// The merge of two adjacent tokens, [`Merge::NONE`] where there is none.
-    #[inline]
-    pub fn get(&self, left: u32, right: u32) -> Merge {
-        let key = u64::from(left) << 32 | u64::from(right);
+    /// Fill what follows from the merges; `lengths` are the tokens' in bytes.
+    pub(crate) fn finish(&mut self, lengths: Vec<u32>) {
+        self.lengths = lengths;
+        let mut byte_of = vec![None; self.lengths.len()];
+        for (byte, &id) in self.byte_ids.iter().enumerate() {
+            byte_of[id as usize] = Some(byte);
+        }
+        self.byte_pairs = vec![Self::NONE; 1 << 16];
+        for &slot in self.slots.iter().filter(|&&slot| slot != EMPTY) {
+            let (left, right) = ((slot >> 44) as usize, (slot >> 24) as usize & Self::MAX_TOKENS);
+            if let (Some(left), Some(right)) = (byte_of[left], byte_of[right]) {
+                self.byte_pairs[left << 8 | right] = slot as u32 & Self::NONE;
+            }
+        }
+    }
+
+    /// The rank of the merge of two adjacent tokens, [`Merges::NONE`] where there is none.
+    #[inline(always)]
+    pub fn rank(&self, left: u32, right: u32) -> u32 {
+        let key = u64::from(left) << 20 | u64::from(right);
         let mut slot = self.slot(key);
         loop {
-            let (found, merge) = self.slots[slot];
-            if found == key {
-                return merge;
+            let found = self.slots[slot];
+            if found >> 24 == key {
+                return found as u32 & Self::NONE;
             }
             if found == EMPTY {
-                return Merge::NONE;
+                return Self::NONE;
             }
             slot = (slot + 1) & (self.slots.len() - 1);
         }
     }
+
+    /// The same for two single bytes.
+    #[inline(always)]
+    pub fn rank_of_bytes(&self, left: u8, right: u8) -> u32 {
+        self.byte_pairs[usize::from(left) << 8 | usize::from(right)]
+    }
+
+    /// The token that the merge of a rank makes.
+    #[inline(always)]
+    pub fn product(&self, rank: u32) -> u32 {
+        self.products[rank as usize]
+    }
+
+    /// The id of a single byte.
+    #[inline(always)]
+    pub fn byte_id(&self, byte: u8) -> u32 {
+        self.byte_ids[byte as usize]
+    }
+
+    /// The bytes of a token.
+    #[inline(always)]
+    pub fn token_len(&self, id: u32) -> usize {
+        self.lengths[id as usize] as usize
+    }
 }
+
+/// Hashes keys of a vocabulary, which is trusted not to be made of collisions, several times as fast as the default.
+#[derive(Clone, Copy, Default)]
+pub struct FastHasher(u64);
+
+impl FastHasher {
+    #[inline]
+    fn add(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0xf39c_c060_5ced_c835;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+impl Hasher for FastHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            self.add(chunk.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)));
+        }
+        let rest = chunks.remainder().iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        self.add(rest | (bytes.len() as u64 + 1) << 56);
+    }
+
+    #[inline]
+    fn write_u8(&mut self, _: u8) {
+        // The end mark of a str: its length is hashed already.
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A map that uses [`FastHasher`].
+pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
 /// The code point that stands for each byte in vocab.json and merges.txt.
 ///
@@ -104,7 +194,6 @@ pub struct Vocabulary {
     bytes: Vec<u8>,
     offsets: Vec<u32>,
     specials: Vec<(String, u32)>,
-    byte_ids: [u32; 256],
     merges: Merges,
 }
 
@@ -135,11 +224,95 @@ impl Vocabulary {
         Self::build(&entries, merges, &named)
     }
 
+    /// The vocabulary whose ids follow from its merges, as GPT-2's do: the 256 byte symbols in the order of their code
+    /// points, the products in the order of the merges, then `special`.
+    ///
+    /// # Errors
+    /// Names the line where the text is not such a list of merges.
+    pub fn from_merges(text: &[u8], special: &str) -> Result<Self, VocabularyError> {
+        let symbols = byte_symbols();
+        let mut byte_of = [0u8; 0x144];
+        let mut by_symbol: Vec<u8> = (0..=255).collect();
+        by_symbol.sort_by_key(|&byte| symbols[byte as usize]);
+        let mut byte_ids = [0; 256];
+        for (id, &byte) in (0..).zip(&by_symbol) {
+            byte_ids[byte as usize] = id;
+            byte_of[symbols[byte as usize] as usize] = byte;
+        }
+        let count = text.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let mut merges = Merges::with_capacity(count, byte_ids);
+        let mut bytes = by_symbol;
+        bytes.reserve(text.len());
+        let mut offsets: Vec<u32> = (0..=256).collect();
+        offsets.reserve(count + 1);
+        // Where the bytes of a token are looked up: a table of ids, at most half full.
+        let mut table = vec![u32::MAX; (2 * (count + 256)).next_power_of_two()];
+        let mask = table.len() - 1;
+        let find = |table: &[u32], bytes: &[u8], offsets: &[u32], token: &[u8]| {
+            let mut hasher = FastHasher::default();
+            hasher.write(token);
+            let mut slot = hasher.finish() as usize & mask;
+            loop {
+                let id = table[slot];
+                if id == u32::MAX {
+                    return Err(slot);
+                }
+                if &bytes[offsets[id as usize] as usize..offsets[id as usize + 1] as usize] == token {
+                    return Ok(id);
+                }
+                slot = (slot + 1) & mask;
+            }
+        };
+        for id in 0..256 {
+            if let Err(slot) = find(&table, &bytes, &offsets, &bytes[id..=id]) {
+                table[slot] = id as u32;
+            }
+        }
+        let wrong = |line: usize, what: &str| Err(VocabularyError::Merges(format!("line {line} {what}")));
+        let mut token = Vec::new();
+        for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+            if line.is_empty() || (number == 1 && line.starts_with(b"#version")) {
+                continue;
+            }
+            let Ok(line) = std::str::from_utf8(line) else { return wrong(number, "is not UTF-8") };
+            token.clear();
+            let mut middle = None;
+            for symbol in line.chars() {
+                match byte_of.get(symbol as usize) {
+                    None | Some(0) if symbol == ' ' && middle.is_none() => middle = Some(token.len()),
+                    Some(&byte) if symbols[byte as usize] == symbol => token.push(byte),
+                    _ => return wrong(number, "is not two symbols and one space"),
+                }
+            }
+            let Some(middle) = middle else { return wrong(number, "is not two symbols and one space") };
+            let parts = (
+                find(&table, &bytes, &offsets, &token[..middle]),
+                find(&table, &bytes, &offsets, &token[middle..]),
+                find(&table, &bytes, &offsets, &token),
+            );
+            let (Ok(left), Ok(right), Err(slot)) = parts else {
+                return wrong(number, "merges what no line before makes, or makes what is there");
+            };
+            let id = offsets.len() as u32 - 1;
+            if id as usize >= Merges::MAX_TOKENS - 1 || !merges.push(left, right, id) {
+                return wrong(number, "is there twice, or one too many");
+            }
+            table[slot] = id;
+            bytes.extend_from_slice(&token);
+            offsets.push(bytes.len() as u32);
+        }
+        let specials = vec![(special.to_owned(), offsets.len() as u32 - 1)];
+        bytes.extend_from_slice(special.as_bytes());
+        offsets.push(bytes.len() as u32);
+        merges.finish(offsets.windows(2).map(|pair| pair[1] - pair[0]).collect());
+        Ok(Self { bytes, offsets, specials, merges })
+    }
+
     fn build(entries: &[(String, u64)], merges: &[u8], specials: &HashSet<&str>) -> Result<Self, VocabularyError> {
         let wrong = |message: String| Err(VocabularyError::Vocabulary(message));
         let size = entries.len();
-        if size > 1 << 31 {
-            return wrong(format!("{size} tokens are too many"));
+        if size > Merges::MAX_TOKENS {
+            return wrong(format!("{size} tokens; at most {} are supported", Merges::MAX_TOKENS));
         }
         let mut by_id: Vec<Option<&str>> = vec![None; size];
         for (key, id) in entries {
@@ -161,10 +334,10 @@ impl Vocabulary {
             bytes: Vec::with_capacity(8 * size),
             offsets: vec![0],
             specials: Vec::new(),
-            byte_ids: [u32::MAX; 256],
-            merges: Merges::with_capacity(0),
+            merges: Merges::with_capacity(0, [0; 256]),
         };
-        let mut ids: HashMap<&str, u32> = HashMap::with_capacity(size);
+        let mut byte_ids = [0; 256];
+        let mut ids: FastMap<&str, u32> = FastMap::with_capacity_and_hasher(size, BuildHasherDefault::default());
         for (id, key) in (0..).zip(by_id.iter().flatten()) {
             if specials.contains(key) {
                 built.specials.push(((*key).to_owned(), id));
@@ -190,11 +363,12 @@ impl Vocabulary {
         }
         for (byte, &symbol) in symbols.iter().enumerate() {
             match ids.get(symbol.encode_utf8(&mut [0; 4]) as &str) {
-                Some(&id) => built.byte_ids[byte] = id,
+                Some(&id) => byte_ids[byte] = id,
                 None => return wrong(format!("there is no token for the byte {byte:#04x}, {symbol:?}")),
             }
         }
-        built.merges = parse_merges(merges, &ids).map_err(VocabularyError::Merges)?;
+        built.merges = parse_merges(merges, &ids, byte_ids).map_err(VocabularyError::Merges)?;
+        built.merges.finish(built.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect());
         Ok(built)
     }
 
@@ -223,11 +397,6 @@ impl Vocabulary {
 
     pub fn is_special(&self, id: u32) -> bool {
         self.specials.iter().any(|&(_, special)| special == id)
-    }
-
-    /// The id of every single byte.
-    pub fn byte_ids(&self) -> &[u32; 256] {
-        &self.byte_ids
     }
 
     pub fn merges(&self) -> &Merges {
@@ -262,7 +431,8 @@ fn parse_json(text: &[u8]) -> Result<Vec<(String, u64)>, String> {
     if entries.is_empty() {
         return Err("the vocabulary is empty".to_owned());
     }
-    let mut seen = HashSet::with_capacity(entries.len());
+    let mut seen: HashSet<&str, BuildHasherDefault<FastHasher>> =
+        HashSet::with_capacity_and_hasher(entries.len(), BuildHasherDefault::default());
     for (key, _) in &entries {
         if !seen.insert(key.as_str()) {
             return Err(format!("token {key:?} is there twice"));
@@ -271,13 +441,13 @@ fn parse_json(text: &[u8]) -> Result<Vec<(String, u64)>, String> {
     Ok(entries)
 }
 
-fn parse_merges(text: &[u8], ids: &HashMap<&str, u32>) -> Result<Merges, String> {
+fn parse_merges(text: &[u8], ids: &FastMap<&str, u32>, byte_ids: [u32; 256]) -> Result<Merges, String> {
     let text = std::str::from_utf8(text).map_err(|error| {
         let line = 1 + text[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
         format!("line {line} is not UTF-8")
     })?;
-    let mut merges = Merges::with_capacity(text.bytes().filter(|&byte| byte == b'\n').count() + 1);
-    let mut rank = 0;
+    let mut merges = Merges::with_capacity(text.bytes().filter(|&byte| byte == b'\n').count() + 1, byte_ids);
+    let mut joined = String::new();
     for (number, line) in (1..).zip(text.split('\n')) {
         let line = line.strip_suffix('\r').unwrap_or(line);
         // Only the first line can be a comment: `# #` is a merge.
@@ -291,11 +461,12 @@ fn parse_merges(text: &[u8], ids: &HashMap<&str, u32>) -> Result<Merges, String>
         let id = |symbol: &str| {
             ids.get(symbol).copied().ok_or_else(|| format!("line {number}: {symbol:?} is not in the vocabulary"))
         };
-        let (left_id, right_id, product) = (id(left)?, id(right)?, id(&format!("{left}{right}"))?);
-        if !merges.insert(left_id, right_id, Merge { rank, id: product }) {
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        if !merges.push(id(left)?, id(right)?, id(&joined)?) {
             return Err(format!("line {number}: the merge {line:?} is there twice"));
         }
-        rank += 1;
     }
     Ok(merges)
 }
