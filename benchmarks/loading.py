@@ -4,7 +4,8 @@
 
 Needs `pip install safetensors ml_dtypes`, and 1.3 GB of space for the files, in a temporary directory or DIRECTORY.
 The files are in the page cache, as after a download or a first start.  Before anything is timed, every contestant's
-arrays are compared.  The contestants take turns; shown are the median of the rounds and the quickest and slowest one.
+arrays are compared.  The contestants take turns; shown are the median of the rounds, the quickest and the slowest one,
+and the median of the processor time of all threads, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -124,15 +125,15 @@ def check(contestants: dict[str, Callable[[], Arrays]]) -> None:
                 raise AssertionError(f"different values of {name}")
 
 
-def measure(contestants: dict[str, Callable[[], Arrays]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round, by contestant, who take turns."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+def measure(contestants: dict[str, Callable[[], Arrays]], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds, and seconds of processor time, of each round, by contestant, who take turns."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, read in contestants.items():
             gc.collect()
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), time.process_time()
             arrays = read()
-            times[name].append(time.perf_counter() - start)
+            times[name].append((time.perf_counter() - start, time.process_time() - worked))
             del arrays
     return times
 
@@ -165,13 +166,14 @@ def main() -> None:
         for task, contestants in tasks(paths).items():
             check(contestants)
             times = measure(contestants, options.rounds)
-            theirs = statistics.median(times["reference"])
+            medians = {name: statistics.median(second for second, _ in rounds) for name, rounds in times.items()}
             print(f"\n{task}")
-            for name, seconds in times.items():
-                median = statistics.median(seconds)
+            for name, rounds in times.items():
+                seconds, worked = zip(*rounds, strict=True)
                 print(
-                    f"  {name:14} {median * 1e3:9.2f} ms  ({min(seconds) * 1e3:.2f} to {max(seconds) * 1e3:.2f})"
-                    f"  {theirs / median:7.2f} times the reference's speed"
+                    f"  {name:14}{medians[name] * 1e3:9.2f} ms  ({min(seconds) * 1e3:.2f} to {max(seconds) * 1e3:.2f}), "
+                    f"{statistics.median(worked) * 1e3:.2f} ms of processor; "
+                    f"{medians['reference'] / medians[name]:.2f} times the reference's speed"
                 )
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, final
 
-_Text = str | bytes | memoryview
+_Text = Any  # str, or anything that holds contiguous bytes
 
 @final
 class Buffer:
@@ -18,6 +18,9 @@ class Bpe:
     """A vocabulary and its encoder and decoder. Immutable; used from any number of threads."""
 
     def __new__(cls, vocabulary: bytes, merges: bytes, specials: list[tuple[str, int]]) -> Bpe: ...
+    @staticmethod
+    def from_merges(merges: bytes, special: str) -> Bpe: ...
+    def unreachable_tokens(self) -> list[int]: ...
     @property
     def n_vocab(self) -> int: ...
     def encode(self, text: _Text) -> list[int]: ...

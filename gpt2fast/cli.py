@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from gpt2fast.errors import Error, InputError
 
 if TYPE_CHECKING:
+    from gpt2fast.language_model import LanguageModel
     from gpt2fast.tokenizer import Tokenizer
 
 __all__ = ["main"]
@@ -34,6 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
+    for name, value in vars(options).items():
+        # argparse of Python 3.10 to 3.12 makes [] of the -- in --prompt=--.
+        if value == [] and name != "files":
+            setattr(options, name, "--")
+        elif name == "stop" and value:
+            options.stop = ["--" if text == [] else text for text in value]
     try:
         options.run(options)
         _stdout().flush()
@@ -61,7 +68,6 @@ def _failed(message: str) -> int:
 def _generate(options: argparse.Namespace) -> None:
     prompt = _prompt(options)
     from gpt2fast.generation import Settings, steps
-    from gpt2fast.language_model import load
 
     settings = Settings(
         max_new_tokens=options.tokens,
@@ -74,7 +80,7 @@ def _generate(options: argparse.Namespace) -> None:
         seed=_drawn_seed() if options.seed is None else options.seed,
         overflow=options.overflow,
     )
-    lm = load(options.model, dtype=options.dtype, device=options.device, num_threads=options.threads)
+    lm = _load(options)
     ids = _encode(lm.tokenizer, prompt, options)
     out = _stdout()
     if options.echo:
@@ -130,6 +136,30 @@ def _count_command(options: argparse.Namespace) -> None:
     out.write(b"%d%s\n" % (sum(counts), b"\ttotal" if len(counts) > 1 else b""))
 
 
+def _score_command(options: argparse.Namespace) -> None:
+    text = _text(options, options.file)
+    from gpt2fast import score_report as report
+
+    lm = _load(options)
+    score = lm.score(_as_str(text), context=os.fsencode(options.context), stride=options.stride)
+    name = "standard input" if options.file == "-" else options.file
+    if options.html:
+        page = report.render_html(score, f"{'text' if options.text is not None else name} under {options.model}")
+    else:
+        page = report.render_json_lines(score) if options.json else report.render_tsv(score)
+    _stdout().write(page.encode("utf-8", "surrogateescape"))
+    if not options.quiet:
+        _stdout().flush()
+        print(f"[{report.render_summary(score)}]", file=sys.stderr)
+
+
+def _inspect_command(options: argparse.Namespace) -> None:
+    from gpt2fast.inspect import inspect, render_json, render_text
+
+    report = inspect(options.path)
+    _stdout().write((render_json if options.json else render_text)(report).encode("utf-8", "surrogateescape"))
+
+
 def _download_command(options: argparse.Namespace) -> None:
     from gpt2fast.hub import download
 
@@ -156,6 +186,14 @@ def _text(options: argparse.Namespace, file: str) -> bytes:
     return _read(file) if options.text is None else os.fsencode(options.text)
 
 
+def _as_str(text: bytes) -> str | bytes:
+    """The text where it is UTF-8, for spans in characters; else its bytes."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text
+
+
 def _prompt(options: argparse.Namespace) -> bytes:
     """The prompt's bytes.  Those of an argument are as the shell passed them, whatever the locale."""
     if options.prompt is not None:
@@ -175,6 +213,12 @@ def _tokenizer(name: str) -> Tokenizer:
     from gpt2fast.hub import resolve
 
     return Tokenizer.from_pretrained(resolve(name))
+
+
+def _load(options: argparse.Namespace) -> LanguageModel:
+    from gpt2fast.language_model import load
+
+    return load(options.model, dtype=options.dtype, device=options.device, num_threads=options.threads)
 
 
 def _drawn_seed() -> int:
@@ -235,9 +279,7 @@ def _parser() -> argparse.ArgumentParser:
         "prompt_argument", metavar="PROMPT", nargs="?", help="the text to continue; - is standard input"
     )
     prompt.add_argument("--prompt", metavar="PROMPT", help="the same, for prompts that begin with a dash")
-    generate.add_argument(
-        "--model", default="demo", help="demo, a directory, or a name such as gpt2 or org/name (default: demo)"
-    )
+    _add_model(generate)
     generate.add_argument("--tokens", type=_positive, default=60, metavar="N", help="new tokens at most (default: 60)")
     generate.add_argument(
         "--temperature", type=float, default=0.8, metavar="T", help="0 always takes the likeliest token (default: 0.8)"
@@ -262,14 +304,6 @@ def _parser() -> argparse.ArgumentParser:
         default="stop",
         help="at the end of the model's context: stop, refuse beforehand, or forget the older half (default: stop)",
     )
-    generate.add_argument(
-        "--dtype",
-        choices=["float32", "bfloat16", "int8", "int4"],
-        default="float32",
-        help="how weights are kept: smaller is faster and less exact (default: float32)",
-    )
-    generate.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
-    generate.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the processors there are)")
     generate.add_argument("--echo", action="store_true", help="write the prompt, too")
     generate.add_argument("--quiet", action="store_true", help="no rate on standard error")
     _add_allow_special(generate)
@@ -303,6 +337,38 @@ def _parser() -> argparse.ArgumentParser:
         "files", nargs="*", default=["-"], metavar="FILE", help="- is standard input (default)"
     )
 
+    score = _command(
+        commands,
+        "score",
+        _score_command,
+        "how probable a text is, token by token",
+        "Write a table with the log-probability, surprisal in bits, rank and entropy in bits of each token; the "
+        "perplexity goes to standard error.  The first token comes after end-of-text, or after the context.",
+    )
+    form = score.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="a JSON object a line instead of a table")
+    form.add_argument("--html", action="store_true", help="a page that shows the text, coloured by surprisal")
+    score.add_argument("--context", default="", metavar="TEXT", help="a text that is read before, and not scored")
+    score.add_argument(
+        "--stride",
+        type=_positive,
+        metavar="N",
+        help="a text beyond the model's context is read in windows, each N tokens on (default: half the context)",
+    )
+    score.add_argument("--quiet", action="store_true", help="no perplexity on standard error")
+    _add_model(score)
+    _add_text(score).add_argument("file", nargs="?", default="-", metavar="FILE", help="- is standard input (default)")
+
+    inspect = _command(
+        commands,
+        "inspect",
+        _inspect_command,
+        "what a safetensors file or a checkpoint holds",
+        "Write the names, types, shapes and places of the tensors, without reading them.",
+    )
+    inspect.add_argument("--json", action="store_true", help="JSON instead of a table")
+    inspect.add_argument("path", metavar="PATH", help="a safetensors file, or a directory with a model")
+
     download = _command(
         commands,
         "download",
@@ -322,6 +388,20 @@ def _command(
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", default="demo", help="demo, a directory, or a name such as gpt2 or org/name (default: demo)"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "int8", "int4"],
+        default="float32",
+        help="how weights are kept: smaller is faster and less exact (default: float32)",
+    )
+    parser.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the processors there are)")
 
 
 def _add_tokenizer(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from gpt2fast.errors import InputTypeError
 from gpt2fast.generation import Generation, Prompt, Settings, Step, generate, steps
 from gpt2fast.hub import resolve
 from gpt2fast.model import GPT2
+from gpt2fast.scoring import Score, score_texts
 from gpt2fast.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -160,6 +161,37 @@ class LanguageModel:
         """
         made = steps(self.model, self.tokenizer, [self._ids(prompt)], _settings(options))
         return (step.text for step in made if step.text)
+
+    def score(self, text: str | bytes, *, context: str | bytes = "", stride: int | None = None) -> Score:
+        """How probable `text` is, token by token: a `Score` with ids, character spans, log-probabilities, ranks and
+        entropies, and with .perplexity, .surprisal and .bits_per_byte.
+
+        The first token comes after `context`, and that after end-of-text.  A text longer than the model's context is
+        read in windows that go on by `stride` tokens (default: half the context), so that every token sees at least the
+        context less `stride` tokens before it.  Of bytes, which need not be UTF-8, spans count bytes.
+
+        Raises InputTypeError for what is no text; InputError for a stride over the context, a str with a lone
+        surrogate, a model without end-of-text, and logits that are not finite.
+
+        >>> import gpt2fast
+        >>> score = gpt2fast.load("demo").score("Once upon a time")
+        >>> [(token.text, token.rank, round(token.surprisal, 1)) for token in score.tokens]
+        [('Once', 59, 10.4), (' upon', 1, 0.5), (' a', 1, 0.3), (' time', 1, 0.1)]
+        >>> round(score.perplexity, 2)
+        7.07
+        """
+        return score_texts(self.model, self.tokenizer, [text], context=context, stride=stride)[0]
+
+    def score_batch(
+        self, texts: Sequence[str | bytes], *, context: str | bytes = "", stride: int | None = None
+    ) -> list[Score]:
+        """The scores of `texts`, in their order: each is what `score` gives for that text alone.
+
+        Short texts go through the model together, many times quicker than one by one.  Raises as `score` does.
+        """
+        if isinstance(texts, (str, bytes)):
+            raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
+        return score_texts(self.model, self.tokenizer, texts, context=context, stride=stride)
 
     def _ids(self, prompt: str | bytes | Prompt) -> Prompt:
         return self.tokenizer.encode_ordinary(prompt) if isinstance(prompt, (str, bytes)) else prompt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpt2fast.kernels.kv_cache import KVCache
 from gpt2fast.kernels.linear import Weight
 from gpt2fast.kernels.transformer import Transformer
 from gpt2fast.threads import resolve_num_threads
-from gpt2fast.weights import Checkpoint, as_tensors, expected_shapes
+from gpt2fast.weights import BLOCK_MATRICES, Arrays, Checkpoint, expected_shapes
 
 __all__ = ["DTYPES", "GPT2", "KVCache"]
 
@@ -41,8 +42,8 @@ class GPT2:
     Made by `from_pretrained` or `from_tensors`.  Calls take int token ids and give float32 arrays; a model can be used
     from several threads, a cache from one at a time.
 
-    `dtype` says how the matrices are kept: "float32"; "bfloat16", half the memory, with exact products and float32 sums;
-    "int8" and "int4", a scale for each output and 64 inputs, with activations of 8 bits.  Everything else is float32.
+    `dtype` says how the matrices are kept: "float32"; "bfloat16", half the memory, exact products and float32 sums;
+    "int8" and "int4", a scale for each output and 64 inputs, with activations of 8 bits.  All else is float32.
 
     With `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut into
     calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies with
@@ -83,14 +84,14 @@ class GPT2:
     ) -> GPT2:
         """The model in `directory`: config.json with model.safetensors, or its shards and their index.
 
-        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says.  Raises MissingFileError where a
-        file is missing and InputError where a file is damaged or does not fit the configuration, naming every tensor
-        concerned.
+        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says.  Raises
+        MissingFileError where a file is missing and InputError where a file is damaged or does not fit the
+        configuration, naming every tensor concerned.
         """
         _check_options(dtype, device, gemm)
         threads = resolve_num_threads(num_threads)
         with Checkpoint(directory) as checkpoint:
-            return cls._build(checkpoint.config, checkpoint.tensor, checkpoint.by_output, threads, gemm, dtype)
+            return cls._build(checkpoint, threads, gemm, dtype)
 
     @classmethod
     def from_tensors(
@@ -107,26 +108,33 @@ class GPT2:
         Raises InputError that names every array that is missing, unknown or of another shape.
         """
         _check_options(dtype, "cpu", gemm)
-        arrays = as_tensors(config, tensors)
-        return cls._build(config, arrays.__getitem__, False, resolve_num_threads(num_threads), gemm, dtype)
+        return cls._build(Arrays(config, tensors), resolve_num_threads(num_threads), gemm, dtype)
 
     @classmethod
-    def _build(cls, config: Config, tensor: Any, by_output: bool, num_threads: int, gemm: str, dtype: str) -> GPT2:
-        # One tensor at a time: read, repacked, dropped.  So the peak is the packed model and one tensor.
+    def _build(cls, source: Checkpoint | Arrays, num_threads: int, gemm: str, dtype: str) -> GPT2:
+        # One tensor at a time, the large tables in parts: read, repacked, dropped.  So the peak is the packed model.
+        config, tensor = source.config, source.tensor
         others: dict[str, Floats] = {}
         weights: dict[str, Weight] = {}
 
-        def matrix(name: str, bias: str | None, by_output: bool) -> Weight:
-            values, vector = tensor(name), None if bias is None else tensor(bias)
+        def matrix(name: str) -> Weight:
+            values, bias = tensor(f"{name}.weight"), tensor(f"{name}.bias")
+            others[f"{name}.bias"] = bias
             if gemm == "blas":
-                weights[name] = Weight.blas(values, vector, by_output=by_output)
+                weight = Weight.blas(values, bias, by_output=source.by_output)
             else:
-                weights[name] = Weight.panels(
-                    values, vector, dtype=dtype, by_output=by_output, num_threads=num_threads
-                )
-            if bias is not None and vector is not None:
-                others[bias] = vector
-            return weights[name]
+                weight = Weight.panels(values, bias, dtype=dtype, by_output=source.by_output, num_threads=num_threads)
+            weights[f"{name}.weight"] = weight
+            return weight
+
+        def table(name: str) -> Weight:
+            if gemm == "blas":
+                weight = Weight.blas(tensor(name), by_output=True)
+            else:
+                read = partial(source.rows, name)
+                weight = Weight.panels_of(read, config.vocab_size, config.n_embd, dtype=dtype, num_threads=num_threads)
+            weights[name] = weight
+            return weight
 
         def vectors(name: str) -> tuple[Floats, Floats]:
             pair = others[f"{name}.weight"], others[f"{name}.bias"] = tensor(f"{name}.weight"), tensor(f"{name}.bias")
@@ -135,17 +143,16 @@ class GPT2:
         blocks = []
         for i in range(config.n_layer):
             block: dict[str, Any] = {"scale": config.attention_scale(i)}
-            for key, name in (("ln_1", "ln_1"), ("ln_2", "ln_2")):
-                block[key] = vectors(f"h.{i}.{name}")
-            for key, name in (("c_attn", "attn.c_attn"), ("c_proj", "attn.c_proj"), ("c_fc", "mlp.c_fc"),
-                              ("mlp_c_proj", "mlp.c_proj")):  # fmt: skip
-                block[key] = matrix(f"h.{i}.{name}.weight", f"h.{i}.{name}.bias", by_output)
+            for name in ("ln_1", "ln_2"):
+                block[name] = vectors(f"h.{i}.{name}")
+            for key, name in zip(("c_attn", "c_proj", "c_fc", "mlp_c_proj"), BLOCK_MATRICES, strict=True):
+                block[key] = matrix(f"h.{i}.{name}")
             blocks.append(block)
         if config.tie_word_embeddings:
-            wte = head = matrix("wte.weight", None, True)
+            wte = head = table("wte.weight")
         else:
             wte = weights["wte.weight"] = Weight.table(tensor("wte.weight"))
-            head = matrix("lm_head.weight", None, True)
+            head = table("lm_head.weight")
         others["wpe.weight"] = tensor("wpe.weight")
         transformer = Transformer(
             n_head=config.n_head,
@@ -163,7 +170,8 @@ class GPT2:
         c = self.config
         return (
             f"<GPT2 {self.num_parameters:,} parameters: n_layer={c.n_layer} n_head={c.n_head} n_embd={c.n_embd} "
-            f"n_ctx={c.n_ctx} vocab_size={c.vocab_size} dtype={self.dtype!r} gemm={self.gemm!r} num_threads={self.num_threads}>"
+            f"n_ctx={c.n_ctx} vocab_size={c.vocab_size} dtype={self.dtype!r} "
+            f"gemm={self.gemm!r} num_threads={self.num_threads}>"
         )
 
     @property
@@ -285,9 +293,11 @@ class GPT2:
             return np.empty((0, self.config.vocab_size if logits else self.config.n_embd), np.float32)
         return results[0] if len(results) == 1 else np.concatenate(results)
 
-    def save_pretrained(self, directory: str | Path) -> None:
+    def save_pretrained(self, directory: str | Path, *, max_shard_size: int | str = "5GB") -> None:
         """Write config.json and model.safetensors (float32, Hugging Face's names and layout) into `directory`.
 
+        Where the tensors are larger than `max_shard_size` together (bytes, or a text such as "5GB") they are written in
+        shards, with model.safetensors.index.json.
         The values of a model in another dtype are those that it computes with.
 
         The directory is made where it is missing; each file appears whole or not at all.
@@ -301,7 +311,7 @@ class GPT2:
         for name, weight in self._weights.items():
             values = weight.values()
             tensors[name] = np.ascontiguousarray(values.T) if name in ("wte.weight", "lm_head.weight") else values
-        st.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        st.save_sharded(tensors, folder, max_shard_size=max_shard_size, metadata={"format": "pt"})
         with atomic_write(folder / "config.json") as file:
             file.write((json.dumps(self.config.to_dict(), indent=2) + "\n").encode())
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 from gpt2fast import _bpe
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
 from gpt2fast.threads import resolve_num_threads
-from gpt2fast.tokenizer_files import END_OF_TEXT, TokenizerFiles, read_directory, read_vocab_and_merges
+from gpt2fast.tokenizer_files import END_OF_TEXT, TokenizerFiles, read_directory, read_gpt2, read_vocab_and_merges
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,8 @@ def get_encoding(name: str = "gpt2") -> Tokenizer:
     """
     if name not in _GPT2_NAMES:
         raise InputError(f"unknown encoding {name!r}; expected one of {', '.join(map(repr, _GPT2_NAMES))}")
-    return Tokenizer(read_vocab_and_merges(_GPT2_FILES / "vocab.json", _GPT2_FILES / "merges.txt"), name=name)
+    files = read_gpt2(_GPT2_FILES / "vocab.json", _GPT2_FILES / "merges.txt")
+    return Tokenizer(files, name=name)
 
 
 class Tokenizer:
@@ -64,6 +65,9 @@ class Tokenizer:
         self._files = files
         self._bpe = files.build()
         self._special_ids = {text: token.id for text, token in files.specials.items()}
+        self._encode = self._bpe.encode
+        #: The only special token, where there is one: the quick check for it is `in`.
+        self._only_special = next(iter(self._special_ids)) if len(self._special_ids) == 1 else None
 
     @classmethod
     def from_files(cls, vocab: str | Path, merges: str | Path, *, special_tokens: Sequence[str] = ()) -> Tokenizer:
@@ -120,7 +124,10 @@ class Tokenizer:
         >>> get_encoding("gpt2").encode_ordinary("<|endoftext|>")
         [27, 91, 437, 1659, 5239, 91, 29]
         """
-        return self._bpe.encode(_text(text))
+        try:
+            return self._encode(text)
+        except TypeError:
+            raise _no_text(text) from None
 
     def encode(
         self,
@@ -144,10 +151,18 @@ class Tokenizer:
         >>> enc.encode(b"caf\\xe9")
         [66, 1878, 165]
         """
+        if (
+            not allowed_special
+            and disallowed_special == "all"
+            and isinstance(text, str)
+            and self._only_special is not None
+            and self._only_special not in text
+        ):
+            return self._encode(text)  # the usual case, without the general one's detours
         text = _text(text, strict)
         allowed = self._check_special(text, allowed_special, disallowed_special)
         if not allowed:
-            return self._bpe.encode(text)
+            return self._encode(text)
         ids: list[int] = []
         for part, special in self._parts(text, allowed):
             ids += self._bpe.encode(part)
@@ -182,7 +197,11 @@ class Tokenizer:
 
     def encode_ordinary_batch(self, text: Iterable[Text], *, num_threads: int | None = None) -> list[list[int]]:
         """The ids of each text, where special tokens are ordinary text."""
-        return self._bpe.encode_batch([_text(one) for one in _texts(text)], resolve_num_threads(num_threads))
+        texts = _texts(text)
+        try:
+            return self._bpe.encode_batch(texts, resolve_num_threads(num_threads))
+        except TypeError:
+            raise _no_texts(texts) from None
 
     def encode_batch(
         self,
@@ -194,12 +213,12 @@ class Tokenizer:
     ) -> list[list[int]]:
         """The ids of each text; see `encode` for special tokens."""
         texts = [_text(one) for one in _texts(text)]
-        threads = resolve_num_threads(num_threads)
+        num_threads = resolve_num_threads(num_threads)
         allowed: AbstractSet[str] = frozenset()
         for one in texts:
             allowed = self._check_special(one, allowed_special, disallowed_special)
         if not allowed:
-            return self._bpe.encode_batch(texts, threads)
+            return self._bpe.encode_batch(texts, num_threads)
         return [self.encode(one, allowed_special=allowed, disallowed_special=()) for one in texts]
 
     def encode_batch_flat(
@@ -214,7 +233,11 @@ class Tokenizer:
         >>> ids.tolist(), ids.dtype.name, offsets.tolist()
         ([31373, 995, 5303], 'uint16', [0, 2, 2, 3])
         """
-        return self._flat([_text(text) for text in _texts(texts)], self._id_dtype(dtype), num_threads)
+        texts = _texts(texts)
+        try:
+            return self._flat(texts, self._id_dtype(dtype), num_threads)
+        except TypeError:
+            raise _no_texts(texts) from None
 
     def encode_with_offsets(self, text: Text) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of `text` and for each the span (start, end) of its characters in a str, of its bytes in bytes.
@@ -260,11 +283,18 @@ class Tokenizer:
 
     def count(self, text: Text) -> int:
         """The number of ids of `text`, where special tokens are ordinary text."""
-        return self._bpe.count(_text(text))
+        try:
+            return self._bpe.count(text)
+        except TypeError:
+            raise _no_text(text) from None
 
     def count_batch(self, texts: Iterable[Text], *, num_threads: int | None = None) -> list[int]:
         """The number of ids of each text, where special tokens are ordinary text."""
-        return self._bpe.count_batch([_text(text) for text in _texts(texts)], resolve_num_threads(num_threads))
+        texts = _texts(texts)
+        try:
+            return self._bpe.count_batch(texts, resolve_num_threads(num_threads))
+        except TypeError:
+            raise _no_texts(texts) from None
 
     def split(self, text: Text) -> list[Any]:
         """The pieces of `text` that GPT-2's pattern finds, before any merging: str for str, bytes for bytes.
@@ -433,7 +463,7 @@ class Tokenizer:
             )
         return wanted
 
-    def _flat(self, texts: list[Text], dtype: np.dtype[Any], num_threads: int | None) -> tuple[Any, Any]:
+    def _flat(self, texts: Sequence[Text], dtype: np.dtype[Any], num_threads: int | None) -> tuple[Any, Any]:
         import numpy as np
 
         ids, offsets = self._bpe.encode_batch_flat(texts, dtype.itemsize == 4, resolve_num_threads(num_threads))
@@ -467,15 +497,29 @@ def _restore(files: TokenizerFiles, name: str) -> Tokenizer:
     return Tokenizer(files, name=name)
 
 
+def _no_text(text: Any, name: str = "text") -> InputTypeError:
+    return InputTypeError(f"{name} is of type {type(text).__name__}; expected str or contiguous bytes")
+
+
+def _no_texts(texts: Sequence[Any]) -> InputTypeError:
+    """The error that names the first of `texts` that is no text."""
+    for i, text in enumerate(texts):
+        try:
+            _text(text)
+        except InputTypeError:
+            return _no_text(text, f"texts[{i}]")
+    return InputTypeError("texts changed while they were encoded")
+
+
 def _text(text: Text, strict: bool = False) -> Text:
-    """`text` as the encoder takes it: str, bytes or a contiguous memoryview of bytes."""
+    """`text` as str, bytes or a contiguous memoryview of bytes."""
     if isinstance(text, str):
         return text
     if not isinstance(text, bytes):
         try:
             text = memoryview(text).cast("B")
         except TypeError:
-            raise InputTypeError(f"text is of type {type(text).__name__}; expected str or contiguous bytes") from None
+            raise _no_text(text) from None
     if strict:
         try:
             codecs.decode(text, "utf-8")
@@ -484,10 +528,12 @@ def _text(text: Text, strict: bool = False) -> Text:
     return text
 
 
-def _texts(texts: Iterable[Text]) -> Iterable[Text]:
+def _texts(texts: Iterable[Text]) -> Sequence[Text]:
+    if isinstance(texts, (list, tuple)):
+        return texts
     if isinstance(texts, (str, bytes)):
         raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
-    return texts
+    return list(texts)
 
 
 def _is_unicode(text: str) -> bool:
@@ -499,14 +545,18 @@ def _is_unicode(text: str) -> bool:
 
 
 def _ids(tokens: Any) -> Any:
-    """`tokens` as the decoder takes them: a list, or a contiguous uint32 array."""
+    """`tokens` as the decoder takes them: a list or tuple, or a contiguous array of uint16 or uint32."""
+    if isinstance(tokens, (list, tuple)):
+        return tokens
     dtype = getattr(tokens, "dtype", None)
-    if dtype is None or isinstance(tokens, (list, tuple)):
+    if dtype is None:
         return list(tokens)
     if dtype.kind not in "iu" and tokens.size:
         raise InputTypeError(f"tokens are of type {dtype}; expected integers")
     if tokens.ndim != 1:
         raise InputError(f"tokens has {tokens.ndim} dimensions; expected one")
+    if dtype in ("uint16", "uint32"):
+        return tokens if tokens.flags.c_contiguous else tokens.copy()
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < 2**32):
         return tokens.tolist()  # the error will name the id
     return tokens.astype("uint32", order="C", copy=False)

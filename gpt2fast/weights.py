@@ -19,7 +19,7 @@ from gpt2fast import safetensors as st
 from gpt2fast.config import Config
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
-__all__ = ["Checkpoint", "expected_shapes", "match_names"]
+__all__ = ["BLOCK_MATRICES", "Arrays", "Checkpoint", "expected_shapes", "match_names"]
 
 Shape = tuple[int, ...]
 
@@ -150,6 +150,12 @@ class Checkpoint:
         file = self._file_of[source]
         return st.as_float32(file.get_tensor(source), file.get_slice(source).get_dtype())
 
+    def rows(self, name: str, first: int, last: int) -> npt.NDArray[np.float32]:
+        """The rows `first` to `last` of one tensor, likewise; the others are not read."""
+        source = self._names[name]
+        part = self._file_of[source].get_slice(source)
+        return st.as_float32(part[first:last], part.get_dtype())
+
     def close(self) -> None:
         """Close the files."""
         for file in self._files:
@@ -187,21 +193,33 @@ def _find_files(directory: Path) -> list[Path]:
     )
 
 
-def as_tensors(config: Config, tensors: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[np.float32]]:
-    """`tensors`, under any of the published names, as float32 arrays by bare name, checked against `config`.
+class Arrays:
+    """Arrays in memory, by any of the published names, checked against a configuration; read as a `Checkpoint` is.
 
     Raises InputError that lists every tensor that is missing, unknown or of another shape.
     """
-    names = match_names(tensors, tied=config.tie_word_embeddings)
-    expected = expected_shapes(config)
-    arrays = {name: np.ascontiguousarray(tensors[source], np.float32) for name, source in names.items()}
-    problems = [f"{name} {list(shape)} is missing" for name, shape in expected.items() if name not in arrays]
-    problems += [f"{name} is not part of this model" for name in arrays if name not in expected]
-    problems += [
-        f"{name} is {list(array.shape)}, expected {list(expected[name])}"
-        for name, array in arrays.items()
-        if name in expected and array.shape != expected[name]
-    ]
-    if problems:
-        raise InputError(f"the weights do not fit the configuration: {'; '.join(_shorten(problems))}")
-    return arrays
+
+    by_output = False
+
+    def __init__(self, config: Config, tensors: Mapping[str, npt.ArrayLike]) -> None:
+        self.config = config
+        names = match_names(tensors, tied=config.tie_word_embeddings)
+        expected = expected_shapes(config)
+        self._arrays = {name: np.ascontiguousarray(tensors[source], np.float32) for name, source in names.items()}
+        problems = [f"{name} {list(shape)} is missing" for name, shape in expected.items() if name not in self._arrays]
+        problems += [f"{name} is not part of this model" for name in self._arrays if name not in expected]
+        problems += [
+            f"{name} is {list(array.shape)}, expected {list(expected[name])}"
+            for name, array in self._arrays.items()
+            if name in expected and array.shape != expected[name]
+        ]
+        if problems:
+            raise InputError(f"the weights do not fit the configuration: {'; '.join(_shorten(problems))}")
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """The values of one tensor, by its bare name."""
+        return self._arrays[name]
+
+    def rows(self, name: str, first: int, last: int) -> npt.NDArray[np.float32]:
+        """The rows `first` to `last` of one tensor."""
+        return self._arrays[name][first:last]

@@ -171,6 +171,9 @@ def test_no_text(wrong):
     for call in (ENC.encode_batch, ENC.encode_ordinary_batch, ENC.encode_batch_flat, ENC.count_batch):
         with pytest.raises(gpt2fast.InputTypeError):
             call(["fine", wrong])
+    for call in (ENC.encode_ordinary_batch, ENC.encode_batch_flat, ENC.count_batch):
+        with pytest.raises(gpt2fast.InputTypeError, match=r"texts\[1\] is of type"):
+            call(["fine", wrong])
 
 
 def test_one_text_is_no_batch():

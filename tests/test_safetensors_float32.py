@@ -35,6 +35,13 @@ def test_every_f16(monkeypatch, keeps_subnormals):
     np.testing.assert_array_equal(wide[~np.isnan(wide)].astype(np.float16), halves[~np.isnan(wide)])
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 65504.0, 2.0**-24])
+def test_one_odd_f16_among_many(value):
+    halves = np.ones(100_000, np.float16)
+    halves[70_000] = value
+    np.testing.assert_array_equal(st.as_float32(halves, "F16"), halves.astype(np.float32))
+
+
 def test_this_process_keeps_subnormals():
     assert widen._keeps_subnormals()
 

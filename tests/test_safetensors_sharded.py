@@ -298,3 +298,27 @@ def test_directories_that_are_none(tmp_path):
 def test_paths_of_the_index(tmp_path):
     st.save_sharded(example(), tmp_path, max_shard_size=100)
     assert st.read_index(str(tmp_path)) == {name: Path(tmp_path, home) for name, home in weight_map().items()}
+
+
+def test_shards_are_those_of_hugging_face(tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+    tensors = {f"h.{i}.w": np.full((10, i + 1), i, np.float32) for i in range(6)}  # 40 to 240 bytes
+    for limit in (240, 250, 400, 839):  # where a tensor is larger than a shard, the two number shards differently
+        st.save_sharded(tensors, tmp_path, max_shard_size=limit)
+        split = hub.split_state_dict_into_shards_factory(
+            tensors,
+            get_storage_size=lambda array: array.nbytes,
+            max_shard_size=limit,
+            filename_pattern="model{suffix}.safetensors",
+        )
+        index = json.loads((tmp_path / INDEX).read_text())
+        assert index == {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+
+
+def test_shards_may_be_links(tmp_path):
+    # As in the cache of huggingface_hub, where a snapshot's files are links to blobs elsewhere.
+    st.save_sharded(example(), tmp_path / "blobs", max_shard_size=100)
+    (tmp_path / "snapshot").mkdir()
+    for path in (tmp_path / "blobs").iterdir():
+        (tmp_path / "snapshot" / path.name).symlink_to(path)
+    assert st.load_sharded(tmp_path / "snapshot").keys() == example().keys()

@@ -1,4 +1,4 @@
-"""A stream gives the text that `generate` gives: whole characters, nothing of a stop string, as soon as it is certain."""
+"""A stream gives the text of `generate` as soon as it is certain: whole characters, nothing of a stop string."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Products of activations with weights: y = activation(x w + b), or y += x w + b."""
 
+from collections.abc import Callable
 from typing import final
 
 import numpy as np
@@ -21,6 +22,10 @@ class Weight:
         dtype: str = "float32",
         by_output: bool = False,
         num_threads: int = 1,
+    ) -> Weight: ...
+    @staticmethod
+    def panels_of(
+        read: Callable[[int, int], _Floats], n: int, k: int, *, dtype: str = "float32", num_threads: int = 1
     ) -> Weight: ...
     @staticmethod
     def blas(values: _Floats, bias: _Floats | None = None, *, by_output: bool = False) -> Weight: ...

@@ -1,6 +1,6 @@
 """Checkpoint tensors as float32: half precision widened exactly, without ml_dtypes.
 
-Performance notes (30 November 2026, 2 cores of a Xeon with AVX-512, NumPy 2.4, 38 million elements):
+Performance notes (30 November 2026, 2 cores of an AMD EPYC with AVX-512, NumPy 2.4, 38 million elements):
 - F16 through `astype`: 77 ms, 119 ms where infinities and subnormals are frequent.  The bits shifted into place and
   one product, in blocks that stay in the cache: 31 ms.  Blocks of 2**16 to 2**18 elements do the same, 2**14 40 ms.
 - BF16 as `astype(uint32)` and a shift in place: 32 ms, the time the memory takes.  One `left_shift` with `dtype=`: 35

@@ -44,6 +44,53 @@ static void quantise_row(const float *x, int64_t k, int8_t *codes, gf_group *gro
     }
 }
 
+/* The squared error of a group of weights with that scale and codes up to `limit`. */
+GF_INLINE float rounding_error(const float *w, float scale, float limit) {
+    const vf round = splat(12582912.0f), inverse = splat(1.0f / scale);
+    vf error = splat(0.0f);
+    for (int i = 0; i < GF_GROUP; i += GF_LANES) {
+        vf code = (load(w + i) * inverse + round) - round;
+        code = choose(code > splat(limit), splat(limit), choose(code < splat(-limit), splat(-limit), code));
+        const vf difference = load(w + i) - code * scale;
+        error += difference * difference;
+    }
+    return sum_lanes(error);
+}
+
+/* The largest weight of a group becomes the largest code.  For 4 bits smaller scales that clip it are tried too, and the
+ * one with the least error kept: few weights are as large as the largest. */
+static float quantise_weights(const float *w, int bits, int8_t *codes) {
+    const float limit = bits == 8 ? 127.0f : 7.0f;
+    vf largest = splat(0.0f), not_finite = splat(0.0f);
+    for (int i = 0; i < GF_GROUP; i += GF_LANES) {
+        largest = vmax((vf)((vi)load(w + i) & 0x7fffffff), largest);
+        not_finite += load(w + i) * splat(0.0f);
+    }
+    float top = largest[0];
+    for (int i = 1; i < GF_LANES; i++) top = largest[i] > top ? largest[i] : top;
+    const float damaged = sum_lanes(not_finite); /* 0, or NaN: then the scale is NaN, and so is all that meets it */
+    float scale = top / limit;
+    if (bits == 4 && scale > 0.0f && damaged == 0.0f) {
+        float least = rounding_error(w, scale, limit);
+        for (int i = 1; i < 12; i++) {
+            const float smaller = top / limit * (1.0f - 0.05f * (float)i);
+            const float error = rounding_error(w, smaller, limit);
+            if (error < least) {
+                least = error;
+                scale = smaller;
+            }
+        }
+    }
+    const vf inverse = splat(scale > 0.0f && damaged == 0.0f ? 1.0f / scale : 0.0f);
+    for (int i = 0; i < GF_GROUP; i += GF_LANES) {
+        const vf code = choose(inverse == splat(0.0f), splat(0.0f), load(w + i) * inverse);
+        const vf inside = choose(code > splat(limit), splat(limit), choose(code < splat(-limit), splat(-limit), code));
+        const vcodes narrow = __builtin_convertvector((vi)(inside + splat(12582912.0f)) - 0x4b400000, vcodes);
+        memcpy(codes + i, &narrow, sizeof narrow);
+    }
+    return scale + damaged;
+}
+
 /* The integer sums of one group for GF_PANEL columns and one row. */
 GF_INLINE void group_sums(const int bits, const uint8_t *w, const int8_t *x, int32_t *sums) {
     for (int c = 0; c < GF_PANEL; c++) sums[c] = 0;

@@ -55,6 +55,9 @@ typedef struct {
     /* The k values of a row as codes of 8 bits, whole groups of them, and a gf_group for each group. */
     void (*quantise_row)(const float *x, int64_t k, int8_t *codes, gf_group *groups);
 
+    /* The codes of GF_GROUP weights, from -127 or -7 up; returns their scale. */
+    float (*quantise_weights)(const float *w, int bits, int8_t *codes);
+
     /* The same with quantised weights and activations, any number of rows; see quantised.inc.c for the layout. */
     gf_panel_quantised panel_int8, panel_int4;
 

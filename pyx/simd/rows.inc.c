@@ -17,6 +17,7 @@ const gf_rows GF_TABLE = {
     .panel_float32 = panel_float32,
     .panel_bfloat16 = panel_bfloat16,
     .quantise_row = quantise_row,
+    .quantise_weights = quantise_weights,
     .panel_int8 = panel_int8,
     .panel_int4 = panel_int4,
     .attend = attend,

@@ -6,10 +6,12 @@
 use crate::merge::{merge, merge_short, Scratch};
 use crate::scan::{Level, Portable, Scanner};
 use crate::vocabulary::{Vocabulary, VocabularyError};
-use crate::words::{hash, pack, Cache as Pieces, Key, Words, MEDIUM, SHORT};
+use crate::words::{hash, pack, Cache as Pieces, Key, Words, INLINE, MEDIUM, SHORT};
 
 /// Pieces that are looked up together: their table slots are fetched ahead, and fit the first-level cache.
 const BATCH: usize = 128;
+/// Borders that a batch has at most: the blocks are taken whole.
+const ROOM: usize = BATCH + 2 * crate::scan::BLOCK;
 
 /// A vocabulary with the tables for encoding; shared by all threads.
 pub struct Tokenizer {
@@ -226,7 +228,8 @@ impl Tokenizer {
         // SAFETY: passed on.
         let mut scanner = unsafe { Scanner::new::<L>(text) };
         // Borders of pieces: the first one left from the batch before, then those of a few blocks.
-        let mut borders = [0usize; BATCH + 2 * crate::scan::BLOCK];
+        let mut borders = [0usize; ROOM];
+        let mut keys = [(0 as Key, 0u64); ROOM];
         let mut count = 0;
         loop {
             // SAFETY: passed on.
@@ -240,13 +243,13 @@ impl Tokenizer {
                     if count < BATCH {
                         continue;
                     }
-                    self.encode_batch(text, &borders[..count], cache, out);
+                    self.encode_batch(text, &borders[..count], &mut keys, cache, out);
                     borders[0] = borders[count - 1];
                     count = 1;
                 }
                 None => {
                     borders[count] = text.len();
-                    return self.encode_batch(text, &borders[..=count], cache, out);
+                    return self.encode_batch(text, &borders[..=count], &mut keys, cache, out);
                 }
             }
         }
@@ -254,8 +257,14 @@ impl Tokenizer {
 
     /// Encode the pieces between each two borders.
     #[inline(always)]
-    fn encode_batch<O: Output>(&self, text: &[u8], borders: &[usize], cache: &mut Cache, out: &mut O) {
-        let mut keys = [(0 as Key, 0u64); BATCH + 2 * crate::scan::BLOCK];
+    fn encode_batch<O: Output>(
+        &self,
+        text: &[u8],
+        borders: &[usize],
+        keys: &mut [(Key, u64); ROOM],
+        cache: &mut Cache,
+        out: &mut O,
+    ) {
         for (slot, pair) in keys.iter_mut().zip(borders.windows(2)) {
             if pair[1] - pair[0] <= SHORT {
                 let key = pack(text, pair[0], pair[1]);
@@ -265,7 +274,7 @@ impl Tokenizer {
             }
         }
         // A piece has at most as many tokens as bytes; for the few that are long, room is made when they come.
-        let room = SHORT * borders.len();
+        let room = SHORT * borders.len() + INLINE;
         out.reserve(room);
         let mut end = out.end();
         let mut put = 0;
@@ -277,11 +286,22 @@ impl Tokenizer {
                     put += 1;
                     continue;
                 }
-                let tokens = match cache.pieces.get(key, hash) {
-                    Some(tokens) => tokens,
-                    None => self.merge_piece(&text[pair[0]..pair[1]], key, hash, cache),
-                };
-                for &id in tokens {
+                if let Some((tokens, count)) = cache.pieces.get(key, hash) {
+                    // SAFETY: as above; of what is put beyond `count` the next ones are put on top.
+                    unsafe {
+                        for (i, &id) in tokens[..4].iter().enumerate() {
+                            O::put(end.add(put + i), id);
+                        }
+                        if count > 4 {
+                            for (i, &id) in tokens[4..].iter().enumerate() {
+                                O::put(end.add(put + 4 + i), id);
+                            }
+                        }
+                    }
+                    put += count;
+                    continue;
+                }
+                for &id in self.merge_piece(&text[pair[0]..pair[1]], key, hash, cache) {
                     // SAFETY: as above.
                     unsafe { O::put(end.add(put), id) };
                     put += 1;
@@ -312,11 +332,11 @@ impl Tokenizer {
     #[inline(never)]
     fn encode_long<O: Output>(&self, text: &[u8], start: usize, end: usize, cache: &mut Cache, out: &mut O) {
         let piece = &text[start..end];
-        if let Some(id) = self.words.get_long(piece) {
-            return out.extend(&[id]);
-        }
-        cache.merged.clear();
         if piece.len() > MEDIUM {
+            if let Some(id) = self.words.get_long(piece) {
+                return out.extend(&[id]);
+            }
+            cache.merged.clear();
             merge(piece, self.vocabulary.merges(), &mut cache.scratch, &mut cache.merged);
             out.extend(&cache.merged);
             // A piece of a gigabyte must not hold its memory for ever.
@@ -329,7 +349,11 @@ impl Tokenizer {
         if let Some(tokens) = cache.pieces.get_medium(&key, hash) {
             return out.extend(tokens);
         }
-        merge_short(piece, self.vocabulary.merges(), &mut cache.merged);
+        cache.merged.clear();
+        match self.words.get_long(piece) {
+            Some(id) => cache.merged.push(id),
+            None => merge_short(piece, self.vocabulary.merges(), &mut cache.merged),
+        }
         cache.pieces.put_medium(&key, hash, &cache.merged);
         out.extend(&cache.merged);
     }
@@ -338,7 +362,7 @@ impl Tokenizer {
     pub fn encode_one_piece(&self, piece: &[u8], cache: &mut Cache) -> Vec<u32> {
         let mut ids = Vec::new();
         if !piece.is_empty() {
-            self.encode_batch(piece, &[0, piece.len()], cache, &mut ids);
+            self.encode_batch(piece, &[0, piece.len()], &mut [(0, 0); ROOM], cache, &mut ids);
         }
         ids
     }

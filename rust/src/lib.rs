@@ -10,6 +10,7 @@ pub mod encoder;
 pub mod merge;
 pub mod pretokenize;
 pub mod scan;
+pub mod table;
 pub mod unicode;
 mod unicode_table;
 pub mod vocabulary;

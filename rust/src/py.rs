@@ -3,20 +3,24 @@
 //! Policy (defaults, special tokens, error messages) is `gpt2fast/tokenizer.py`'s; this file only converts.
 
 use crate::batch::{count_batch, encode_batch, Caches};
-use crate::decoder::decode;
+use crate::decoder::Decoder;
 use crate::encoder::{Id, Tokenizer};
 use crate::pretokenize::pieces;
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::os::raw::c_void;
 
 /// Texts shorter than this are encoded with the GIL held: releasing it costs more than they do.
 const SHORT_TEXT: usize = 1 << 11;
+/// A list of so many ids is worth a table of all integers up to the vocabulary's size.
+const MANY_IDS: usize = 1 << 10;
 
 /// An argument's bytes, borrowed for as long as the argument lives.
 enum Text<'py> {
@@ -26,6 +30,7 @@ enum Text<'py> {
 }
 
 impl<'py> Text<'py> {
+    #[inline]
     fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(text) = object.cast::<PyString>() {
             if text.to_str().is_ok() {
@@ -38,7 +43,11 @@ impl<'py> Text<'py> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.clone()));
         }
-        Ok(Self::Buffer(PyBuffer::get(object)?))
+        let view = PyMemoryView::from(object).and_then(|view| view.call_method1("cast", ("B",)));
+        match view.and_then(|view| PyBuffer::get(&view)) {
+            Ok(buffer) => Ok(Self::Buffer(buffer)),
+            Err(_) => Err(PyTypeError::new_err("expected str or contiguous bytes")),
+        }
     }
 
     fn bytes(&self) -> PyResult<&[u8]> {
@@ -101,6 +110,9 @@ impl Buffer {
 struct Bpe {
     tokenizer: Tokenizer,
     caches: Caches,
+    decoder: Decoder,
+    /// The ids as Python's integers: a list of them takes a pointer and a reference each, no new object.
+    integers: PyOnceLock<Vec<Py<PyInt>>>,
 }
 
 impl Bpe {
@@ -110,6 +122,15 @@ impl Bpe {
     {
         let (ids, offsets) = encode_batch::<I>(&self.tokenizer, texts, num_threads, &self.caches);
         (ids.into(), offsets)
+    }
+
+    fn of(tokenizer: Result<Tokenizer, VocabularyError>) -> PyResult<Self> {
+        let tokenizer = tokenizer.map_err(|error| match error {
+            VocabularyError::Vocabulary(message) => PyValueError::new_err(("vocabulary", message)),
+            VocabularyError::Merges(message) => PyValueError::new_err(("merges", message)),
+        })?;
+        let decoder = Decoder::new(tokenizer.vocabulary());
+        Ok(Self { tokenizer, caches: Caches::default(), decoder, integers: PyOnceLock::new() })
     }
 
     fn ids(&self, py: Python<'_>, text: &[u8]) -> Vec<u32> {
@@ -124,6 +145,99 @@ impl Bpe {
             py.detach(encode)
         }
     }
+
+    /// The table of integers, which is made when there are enough ids to make it worth while.
+    fn integers(&self, py: Python<'_>, ids: usize) -> &[Py<PyInt>] {
+        if let Some(integers) = self.integers.get(py) {
+            return integers;
+        }
+        if ids < MANY_IDS {
+            return &[];
+        }
+        self.integers
+            .get_or_init(py, || (0..self.tokenizer.vocabulary().len()).map(|id| PyInt::new(py, id).unbind()).collect())
+    }
+
+    fn decode_ids<'py, I: Copy + Sync + Into<u32>>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyBytes>> {
+        let vocabulary = self.tokenizer.vocabulary();
+        let length =
+            self.decoder.length(ids).map_err(|position| PyKeyError::new_err((position, ids[position].into())))?;
+        // SAFETY: a new object of `length` bytes that nobody else has seen; `write` fills all of them.
+        unsafe {
+            let bytes = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length as ffi::Py_ssize_t);
+            let bytes = Bound::from_owned_ptr_or_err(py, bytes)?.cast_into_unchecked::<PyBytes>();
+            let place = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<MaybeUninit<u8>>();
+            let place = std::slice::from_raw_parts_mut(place, length);
+            if ids.len() < SHORT_TEXT {
+                self.decoder.write(vocabulary, ids, place);
+            } else {
+                py.detach(|| self.decoder.write(vocabulary, ids, place));
+            }
+            Ok(bytes)
+        }
+    }
+}
+
+/// A list of ids. With an empty table every id becomes a new object.
+fn list_of<'py>(py: Python<'py>, integers: &[Py<PyInt>], ids: &[u32]) -> PyResult<Bound<'py, PyList>> {
+    if integers.is_empty() {
+        return PyList::new(py, ids);
+    }
+    // SAFETY: a new list of as many places, each filled once with a reference of its own, before anyone sees it.
+    unsafe {
+        let list = Bound::from_owned_ptr_or_err(py, ffi::PyList_New(ids.len() as ffi::Py_ssize_t))?;
+        for (i, &id) in ids.iter().enumerate() {
+            let integer = integers[id as usize].as_ptr();
+            ffi::Py_INCREF(integer);
+            ffi::PyList_SET_ITEM(list.as_ptr(), i as ffi::Py_ssize_t, integer);
+        }
+        Ok(list.cast_into_unchecked())
+    }
+}
+
+/// The lists of the ids between each two offsets.
+fn lists_of<'py>(
+    py: Python<'py>,
+    integers: &[Py<PyInt>],
+    ids: &[u32],
+    offsets: &[i64],
+) -> PyResult<Bound<'py, PyList>> {
+    let lists: PyResult<Vec<_>> =
+        offsets.windows(2).map(|pair| list_of(py, integers, &ids[pair[0] as usize..pair[1] as usize])).collect();
+    PyList::new(py, lists?)
+}
+
+/// Keeps the garbage collector from looking through thousands of new lists again and again; none of them is garbage.
+struct NoCollector {
+    was_enabled: bool,
+}
+
+impl NoCollector {
+    fn new(_: Python<'_>) -> Self {
+        // SAFETY: the GIL is held.
+        Self { was_enabled: unsafe { ffi::PyGC_Disable() } == 1 }
+    }
+}
+
+impl Drop for NoCollector {
+    fn drop(&mut self) {
+        if self.was_enabled {
+            // SAFETY: made and dropped within one call that holds the GIL.
+            unsafe { ffi::PyGC_Enable() };
+        }
+    }
+}
+
+/// The ids of a list or tuple of integers; None where there is anything else in it, or an integer that is no u32.
+fn integers_of(ids: &Bound<'_, PyAny>) -> Option<Vec<u32>> {
+    fn value(item: &Bound<'_, PyAny>) -> Option<u32> {
+        // Only real integers: the conversion of others runs code that might change the list.
+        item.cast::<PyInt>().ok()?.extract().ok()
+    }
+    if let Ok(list) = ids.cast::<PyList>() {
+        return list.iter().map(|item| value(&item)).collect();
+    }
+    ids.cast::<PyTuple>().ok()?.iter_borrowed().map(|item| value(&item)).collect()
 }
 
 fn views<'a>(texts: &'a [Text<'_>]) -> PyResult<Vec<&'a [u8]>> {
@@ -138,16 +252,24 @@ fn read_texts<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Vec<Text<'py>>> {
 impl Bpe {
     #[new]
     fn new(py: Python<'_>, vocabulary: &[u8], merges: &[u8], specials: Vec<(String, u32)>) -> PyResult<Self> {
-        let tokenizer = py.detach(|| Tokenizer::new(vocabulary, merges, &specials)).map_err(|error| match error {
-            VocabularyError::Vocabulary(message) => PyValueError::new_err(("vocabulary", message)),
-            VocabularyError::Merges(message) => PyValueError::new_err(("merges", message)),
-        })?;
-        Ok(Self { tokenizer, caches: Caches::default() })
+        Self::of(py.detach(|| Tokenizer::new(vocabulary, merges, &specials)))
+    }
+
+    /// A vocabulary whose ids follow from its merges, as GPT-2's do: quicker to read than any other.
+    #[staticmethod]
+    fn from_merges(merges: &[u8], special: &str) -> PyResult<Self> {
+        Self::of(Tokenizer::from_merges(merges, special))
+    }
+
+    /// The ids of tokens that no text is encoded to, special ones left out.
+    fn unreachable_tokens(&self) -> Vec<u32> {
+        self.tokenizer.unreachable_tokens()
     }
 
     fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let text = Text::new(text)?;
-        PyList::new(py, self.ids(py, text.bytes()?))
+        let ids = self.ids(py, text.bytes()?);
+        list_of(py, self.integers(py, ids.len()), &ids)
     }
 
     fn encode_batch<'py>(
@@ -159,9 +281,8 @@ impl Bpe {
         let texts = read_texts(texts)?;
         let views = views(&texts)?;
         let (ids, offsets) = py.detach(|| encode_batch::<u32>(&self.tokenizer, &views, num_threads, &self.caches));
-        let lists: PyResult<Vec<_>> =
-            offsets.windows(2).map(|pair| PyList::new(py, &ids[pair[0] as usize..pair[1] as usize])).collect();
-        PyList::new(py, lists?)
+        let _paused = NoCollector::new(py);
+        lists_of(py, self.integers(py, ids.len()), &ids, &offsets)
     }
 
     fn encode_batch_flat(
@@ -210,13 +331,14 @@ impl Bpe {
             }
             start += length;
         }
-        Ok((PyList::new(py, ids)?, PyList::new(py, spans)?))
+        Ok((list_of(py, self.integers(py, ids.len()), &ids)?, PyList::new(py, spans)?))
     }
 
     fn count(&self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<usize> {
         let text = Text::new(text)?;
         let bytes = text.bytes()?;
-        Ok(py.detach(|| self.caches.with(|cache| self.tokenizer.count(bytes, cache))))
+        let count = || self.caches.with(|cache| self.tokenizer.count(bytes, cache));
+        Ok(if bytes.len() < SHORT_TEXT { count() } else { py.detach(count) })
     }
 
     fn count_batch<'py>(
@@ -241,14 +363,16 @@ impl Bpe {
     }
 
     fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        let ids: Vec<u32> = match PyBuffer::<u32>::get(ids) {
-            Ok(buffer) => buffer.to_vec(py)?,
-            Err(_) => ids.extract()?,
-        };
-        let mut bytes = Vec::new();
-        py.detach(|| decode(self.tokenizer.vocabulary(), &ids, &mut bytes))
-            .map_err(|position| PyKeyError::new_err((position, ids[position])))?;
-        Ok(PyBytes::new(py, &bytes))
+        if let Some(ids) = integers_of(ids) {
+            return self.decode_ids(py, &ids);
+        }
+        if let Ok(buffer) = PyBuffer::<u32>::get(ids) {
+            return self.decode_ids(py, &buffer.to_vec(py)?);
+        }
+        if let Ok(buffer) = PyBuffer::<u16>::get(ids) {
+            return self.decode_ids(py, &buffer.to_vec(py)?);
+        }
+        self.decode_ids(py, &ids.extract::<Vec<u32>>()?)
     }
 
     fn token<'py>(&self, py: Python<'py>, id: u32) -> Option<Bound<'py, PyBytes>> {

@@ -240,15 +240,14 @@ impl<'a> Scanner<'a> {
             let i = high.trailing_zeros();
             let (class, length) = decode(&rest[i as usize..]);
             let bits = ((1u64 << length) - 1) << i;
-            match class {
-                Class::Letter => found.letter |= bits,
-                Class::Number => found.number |= bits,
-                Class::Space => {
-                    found.white |= bits;
-                    found.wide |= 1 << i;
-                    found.wide_rest |= bits & !(1 << i);
-                }
-                Class::Other => {}
+            // No branches on the class: in most scripts they would be taken at random.
+            let of = |wanted: Class| bits & u64::from(class == wanted).wrapping_neg();
+            found.letter |= of(Class::Letter);
+            found.number |= of(Class::Number);
+            if class == Class::Space {
+                found.white |= bits;
+                found.wide |= 1 << i;
+                found.wide_rest |= bits & !(1 << i);
             }
             high &= !bits;
             let end = i + length as u32;

@@ -54,30 +54,34 @@ const fn ascii() -> [u8; 256] {
 /// The character at the start of `bytes`: its class and its length in bytes, `(Other, 1)` where it is not UTF-8.
 ///
 /// A byte that is no part of a valid character counts as one character of its own, classed as U+FFFD would be.
-#[inline]
+#[inline(always)]
 pub fn decode(bytes: &[u8]) -> (Class, usize) {
-    let continuation = |i: usize| bytes.get(i).is_some_and(|b| b & 0xc0 == 0x80);
-    let low = |i: usize| u32::from(bytes[i] & 0x3f);
-    let first = bytes[0];
-    match first {
-        0..=0x7f => (class_of(u32::from(first)), 1),
-        0xc2..=0xdf if continuation(1) => (class_of(u32::from(first & 0x1f) << 6 | low(1)), 2),
-        0xe0..=0xef if continuation(1) && continuation(2) => {
-            let code_point = u32::from(first & 0x0f) << 12 | low(1) << 6 | low(2);
-            if code_point < 0x800 || (0xd800..0xe000).contains(&code_point) {
-                return (Class::Other, 1);
-            }
-            (class_of(code_point), 3)
+    // Zeros after the end are no continuation bytes.
+    let word = match bytes.first_chunk::<4>() {
+        Some(word) => u32::from_le_bytes(*word),
+        None => bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte)),
+    };
+    let bits = |shift: u32, mask: u32| word >> shift & mask;
+    // The marks of the first byte and of the continuation bytes, all in one comparison.
+    if word & 0xc0e0 == 0x80c0 {
+        let code_point = bits(0, 0x1f) << 6 | bits(8, 0x3f);
+        if code_point >= 0x80 {
+            return (class_of(code_point), 2);
         }
-        0xf0..=0xf4 if continuation(1) && continuation(2) && continuation(3) => {
-            let code_point = u32::from(first & 0x07) << 18 | low(1) << 12 | low(2) << 6 | low(3);
-            if !(0x10000..0x110000).contains(&code_point) {
-                return (Class::Other, 1);
-            }
-            (class_of(code_point), 4)
+    } else if word & 0x00c0_c0f0 == 0x0080_80e0 {
+        let code_point = bits(0, 0x0f) << 12 | bits(8, 0x3f) << 6 | bits(16, 0x3f);
+        if code_point >= 0x800 && code_point & 0xf800 != 0xd800 {
+            return (class_of(code_point), 3);
         }
-        _ => (Class::Other, 1),
+    } else if word & 0xc0c0_c0f8 == 0x8080_80f0 {
+        let code_point = bits(0, 0x07) << 18 | bits(8, 0x3f) << 12 | bits(16, 0x3f) << 6 | bits(24, 0x3f);
+        if (0x10000..0x110000).contains(&code_point) {
+            return (class_of(code_point), 4);
+        }
+    } else if word & 0x80 == 0 {
+        return (class_of(word & 0x7f), 1);
     }
+    (Class::Other, 1)
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ impl std::error::Error for VocabularyError {}
 pub struct Merges {
     slots: Vec<u64>,
     shift: u32,
+    /// A bit for each merge at its hash: most pairs have no merge, and this says so from 64 KiB of memory.
+    filter: Vec<u64>,
     products: Vec<u32>,
     byte_ids: [u32; 256],
     byte_pairs: Vec<u32>,
@@ -36,6 +38,7 @@ pub struct Merges {
 }
 
 const EMPTY: u64 = u64::MAX;
+const FILTER_WORDS: usize = 1 << 13;
 
 impl Merges {
     /// The rank after every other: no merge.
@@ -48,6 +51,7 @@ impl Merges {
         Self {
             slots: vec![EMPTY; slots],
             shift: 64 - slots.trailing_zeros(),
+            filter: vec![0; FILTER_WORDS],
             products: Vec::with_capacity(count),
             byte_ids,
             byte_pairs: Vec::new(),
@@ -58,6 +62,13 @@ impl Merges {
     #[inline(always)]
     fn slot(&self, key: u64) -> usize {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// Where the filter has a key.
+    #[inline(always)]
+    fn filter_bit(key: u64) -> (usize, u64) {
+        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((hash >> 45) as usize >> 6 & (FILTER_WORDS - 1), 1 << (hash >> 45 & 63))
     }
 
     /// Add the merge that ranks after all so far; false where the pair is there already, or there are too many.
@@ -75,6 +86,8 @@ impl Merges {
             slot = (slot + 1) & (self.slots.len() - 1);
         }
         self.slots[slot] = key << 24 | rank;
+        let (word, bit) = Self::filter_bit(key);
+        self.filter[word] |= bit;
         self.products.push(product);
         true
     }
@@ -99,6 +112,10 @@ impl Merges {
     #[inline(always)]
     pub fn rank(&self, left: u32, right: u32) -> u32 {
         let key = u64::from(left) << 20 | u64::from(right);
+        let (word, bit) = Self::filter_bit(key);
+        if self.filter[word] & bit == 0 {
+            return Self::NONE;
+        }
         let mut slot = self.slot(key);
         loop {
             let found = self.slots[slot];

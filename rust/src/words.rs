@@ -1,9 +1,10 @@
 //! The vocabulary by the bytes of its tokens, and a cache of pieces that are more than one token.
 //!
 //! Pieces of up to 15 bytes are packed with their length into 128 bits, so that comparing is one comparison. The table
-//! of the vocabulary is never written to after loading and serves all threads; the cache is a thread's own, direct-mapped
-//! and of fixed size: however long a process runs, it keeps the memory that it had after the first megabytes.
+//! of the vocabulary is never written to after loading and serves all threads; the cache is a thread's own and of fixed
+//! size: however long a process runs, it keeps the memory that it had after the first megabytes.
 
+use crate::table::{Table, Zeroed};
 use crate::vocabulary::FastMap;
 
 /// Pieces of up to this many bytes are packed into a [`Key`].
@@ -64,9 +65,12 @@ struct Entry {
     id: u32,
 }
 
+// SAFETY: integers.
+unsafe impl Zeroed for Entry {}
+
 /// The tokens that are the encoding of their own bytes, by these: open addressing, at most half full.
 pub struct Words {
-    slots: Vec<Entry>,
+    slots: Table<Entry>,
     long: FastMap<Box<[u8]>, u32>,
     /// Tokens of more bytes than this are not in `long`.
     longest: usize,
@@ -74,8 +78,8 @@ pub struct Words {
 
 impl Words {
     pub fn with_capacity(count: usize) -> Self {
-        let slots = (2 * count).next_power_of_two().max(2);
-        Self { slots: vec![Entry::default(); slots], long: FastMap::default(), longest: 0 }
+        let slots = (2 * count).next_power_of_two().max(4);
+        Self { slots: Table::new(slots), long: FastMap::default(), longest: 0 }
     }
 
     /// Add a token that is not there yet.
@@ -86,16 +90,20 @@ impl Words {
             return;
         }
         let key = pack(token, 0, token.len());
-        let mut slot = self.slot(hash(key));
-        while self.slots[slot].key != 0 {
-            slot = (slot + 1) & (self.slots.len() - 1);
+        let mut at = self.bucket(hash(key));
+        loop {
+            if let Some(slot) = self.slots[at..at + 2].iter_mut().find(|entry| entry.key == 0) {
+                *slot = Entry { key, id };
+                return;
+            }
+            at = (at + 2) & (self.slots.len() - 1);
         }
-        self.slots[slot] = Entry { key, id };
     }
 
+    /// Where the two entries begin that are looked at first: a cache line.
     #[inline(always)]
-    fn slot(&self, hash: u64) -> usize {
-        hash as usize & (self.slots.len() - 1)
+    fn bucket(&self, hash: u64) -> usize {
+        2 * hash as usize & (self.slots.len() - 1)
     }
 
     /// Have the processor fetch what [`Words::get`] will look at.
@@ -105,7 +113,7 @@ impl Words {
         // SAFETY: a prefetch reads nothing; SSE is part of x86-64.
         unsafe {
             use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-            _mm_prefetch::<_MM_HINT_T0>(self.slots.as_ptr().add(self.slot(hash)).cast());
+            _mm_prefetch::<_MM_HINT_T0>(self.slots.as_ptr().add(self.bucket(hash)).cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = hash;
@@ -113,17 +121,18 @@ impl Words {
 
     #[inline(always)]
     pub fn get(&self, key: Key, hash: u64) -> Option<u32> {
-        let mut slot = self.slot(hash);
+        let mut at = self.bucket(hash);
         loop {
-            // `slot` is masked by the length, which is a power of two; an empty slot always comes.
-            let entry = self.slots[slot];
-            if entry.key == key {
-                return Some(entry.id);
+            // Both entries of the line are compared before the one branch: which of them it is, nobody can predict.
+            let [first, second] = [self.slots[at], self.slots[at + 1]];
+            if (first.key == key) | (second.key == key) {
+                return Some(if first.key == key { first.id } else { second.id });
             }
-            if entry.key == 0 {
+            // A line that is not full is the last one; there is one, as half of the table is empty.
+            if second.key == 0 {
                 return None;
             }
-            slot = (slot + 1) & (self.slots.len() - 1);
+            at = (at + 2) & (self.slots.len() - 1);
         }
     }
 
@@ -137,14 +146,20 @@ impl Words {
     }
 }
 
+/// Ids that a cached piece of up to 15 bytes has at most.
+pub const INLINE: usize = 11;
+
 /// A cached piece of up to 15 bytes: a cache line.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct Short {
     key: Key,
-    ids: [u32; 11],
+    ids: [u32; INLINE],
     count: u32,
 }
+
+// SAFETY: integers.
+unsafe impl Zeroed for Short {}
 
 /// A cached piece of 16 to 47 bytes: two cache lines.
 #[derive(Clone, Copy, Default)]
@@ -155,35 +170,57 @@ struct Medium {
     count: u32,
 }
 
-const SHORT_SLOTS: usize = 1 << 15;
-const MEDIUM_SLOTS: usize = 1 << 13;
+// SAFETY: integers.
+unsafe impl Zeroed for Medium {}
 
-/// One thread's pieces of several tokens; 3 MiB when full.
+/// Sets of two entries each.
+const SHORT_SETS: usize = 1 << 15;
+const MEDIUM_SETS: usize = 1 << 13;
+
+/// One thread's pieces of several tokens; 6 MiB.
 pub struct Cache {
-    short: Vec<Short>,
-    medium: Vec<Medium>,
+    short: Table<Short>,
+    medium: Table<Medium>,
 }
 
 impl Default for Cache {
     fn default() -> Self {
-        Self { short: vec![Short::default(); SHORT_SLOTS], medium: vec![Medium::default(); MEDIUM_SLOTS] }
+        Self { short: Table::new(2 * SHORT_SETS), medium: Table::new(2 * MEDIUM_SETS) }
     }
 }
 
 impl Cache {
     #[inline(always)]
-    pub fn get(&self, key: Key, hash: u64) -> Option<&[u32]> {
-        let entry = &self.short[(hash >> 40) as usize & (SHORT_SLOTS - 1)];
-        (entry.key == key).then(|| &entry.ids[..entry.count as usize])
+    fn short_set(hash: u64) -> usize {
+        (hash >> 40) as usize & (SHORT_SETS - 1)
     }
 
     #[inline(always)]
+    fn medium_set(hash: u64) -> usize {
+        hash as usize & (MEDIUM_SETS - 1)
+    }
+
+    #[inline(always)]
+    pub fn get(&self, key: Key, hash: u64) -> Option<(&[u32; INLINE], usize)> {
+        let at = 2 * Self::short_set(hash);
+        let [first, second] = [&self.short[at], &self.short[at + 1]];
+        if (first.key == key) | (second.key == key) {
+            let entry = if first.key == key { first } else { second };
+            return Some((&entry.ids, entry.count as usize));
+        }
+        None
+    }
+
+    /// The older entry of the set gives way.
+    #[inline(always)]
     pub fn put(&mut self, key: Key, hash: u64, tokens: &[u32]) {
-        let entry = &mut self.short[(hash >> 40) as usize & (SHORT_SLOTS - 1)];
-        if let Some(ids) = entry.ids.get_mut(..tokens.len()) {
-            ids.copy_from_slice(tokens);
-            entry.key = key;
-            entry.count = tokens.len() as u32;
+        let at = 2 * Self::short_set(hash);
+        let set: &mut [Short] = &mut self.short[at..at + 2];
+        if tokens.len() <= set[0].ids.len() {
+            set[1] = set[0];
+            set[0].ids[..tokens.len()].copy_from_slice(tokens);
+            set[0].key = key;
+            set[0].count = tokens.len() as u32;
         }
     }
 
@@ -212,17 +249,21 @@ impl Cache {
 
     #[inline(always)]
     pub fn get_medium(&self, key: &[u128; 3], hash: u64) -> Option<&[u32]> {
-        let entry = &self.medium[hash as usize & (MEDIUM_SLOTS - 1)];
-        (entry.key == *key).then(|| &entry.ids[..entry.count as usize])
+        let at = 2 * Self::medium_set(hash);
+        let set: &[Medium] = &self.medium[at..at + 2];
+        let entry = set.iter().find(|entry| entry.key == *key)?;
+        Some(&entry.ids[..entry.count as usize])
     }
 
     #[inline(always)]
     pub fn put_medium(&mut self, key: &[u128; 3], hash: u64, tokens: &[u32]) {
-        let entry = &mut self.medium[hash as usize & (MEDIUM_SLOTS - 1)];
-        if let Some(ids) = entry.ids.get_mut(..tokens.len()) {
-            ids.copy_from_slice(tokens);
-            entry.key = *key;
-            entry.count = tokens.len() as u32;
+        let at = 2 * Self::medium_set(hash);
+        let set: &mut [Medium] = &mut self.medium[at..at + 2];
+        if tokens.len() <= set[0].ids.len() {
+            set[1] = set[0];
+            set[0].ids[..tokens.len()].copy_from_slice(tokens);
+            set[0].key = *key;
+            set[0].count = tokens.len() as u32;
         }
     }
 }

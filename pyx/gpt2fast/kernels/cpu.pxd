@@ -27,6 +27,7 @@ cdef extern from "rows.h":
         void (*panel_bfloat16)(const uint16_t *panel, int64_t k, const float *x, int64_t ldx, int64_t rows,
                                gf_epilogue epilogue, float *y, int64_t ldy) noexcept nogil
         void (*quantise_row)(const float *x, int64_t k, int8_t *codes, gf_group *groups) noexcept nogil
+        float (*quantise_weights)(const float *w, int bits, int8_t *codes) noexcept nogil
         gf_panel_quantised panel_int8
         gf_panel_quantised panel_int4
         void (*attend)(const float *q, int64_t ldq, int64_t rows, int64_t position, const float *const *blocks,

@@ -26,4 +26,6 @@ cdef class Weight:
     cdef size_t size      # of memory that this object owns, or 0
     cdef object keep      # arrays that `matrix` points into
 
-    cdef int _describe(self, Layout layout, const float[:, ::1] values, bint by_output) except -1
+    cdef int _describe(self, Layout layout, int64_t k, int64_t n) except -1
+    cdef int _allocate(self, Layout layout, int64_t k, int64_t n) except -1
+    cdef int _fill(self, const float[:, ::1] values, int64_t first, bint by_output, int num_threads) except -1

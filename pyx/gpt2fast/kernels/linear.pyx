@@ -29,6 +29,8 @@ cdef dict PANEL_LAYOUTS = {
 cdef enum:
     # Below so many multiplications the second thread costs more than it brings.
     SMALL = 65536
+    # Outputs that `panels_of` reads at once: some megabytes, and whole panels.
+    PART = 2048
 
 blas_product = NULL
 
@@ -164,9 +166,10 @@ cdef void read_column(const Matrix *w, int64_t column, float *out) noexcept nogi
 
 
 cdef void _pack(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
+    cdef Packing *job = <Packing *> context
     cdef int64_t p
     for p in range(begin, end):
-        pack_panel(<Packing *> context, p)
+        pack_panel(job, job.offset // GF_PANEL + p)
 
 
 cdef class Weight:
@@ -190,31 +193,37 @@ cdef class Weight:
         bfloat16 rounds to nearest even; int8 and int4 have a scale for each output and group of 64 inputs.
         """
         cdef Weight self = Weight.__new__(Weight)
-        cdef Packing job
-        cdef int64_t count
+        cdef int64_t k = values.shape[1 if by_output else 0], n = values.shape[0 if by_output else 1]
         cdef float[::1] padded
-        self._describe(PANEL_LAYOUTS[dtype], values, by_output)
-        if bias is not None and len(bias) != self.matrix.n:
-            raise ValueError(f"bias has {len(bias)} values, the weight {self.matrix.n} outputs")
-        count = (self.matrix.n + GF_PANEL - 1) // GF_PANEL
-        self.size = <size_t> (count * panel_bytes(self.matrix.layout, self.matrix.k))
-        self.matrix.data = allocate(self.size)
-        job.layout, job.source, job.k, job.n = self.matrix.layout, &values[0, 0], self.matrix.k, self.matrix.n
-        job.by_output, job.panels = by_output, <char *> self.matrix.data
-        with nogil:
-            parallel_for(_pack, &job, count, 1, num_threads)
+        if bias is not None and len(bias) != n:
+            raise ValueError(f"bias has {len(bias)} values, the weight {n} outputs")
+        self._allocate(PANEL_LAYOUTS[dtype], k, n)
+        self._fill(values, 0, by_output, num_threads)
         if bias is not None:
-            padded = np.zeros(count * GF_PANEL, np.float32)
+            padded = np.zeros((n + GF_PANEL - 1) // GF_PANEL * GF_PANEL, np.float32)
             np.asarray(padded)[:self.matrix.n] = bias
             self.keep = padded
             self.matrix.bias = &padded[0]
         return self
 
     @staticmethod
+    def panels_of(read, int64_t n, int64_t k, *, str dtype="float32", int num_threads=1):
+        """The weight of n outputs that `read(first, last)` gives as float32 [last - first, k], a part at a time.
+
+        So a table of embeddings is packed without a second copy of it.
+        """
+        cdef Weight self = Weight.__new__(Weight)
+        cdef int64_t first
+        self._allocate(PANEL_LAYOUTS[dtype], k, n)
+        for first in range(0, n, PART):
+            self._fill(read(first, min(first + PART, n)), first, True, num_threads)
+        return self
+
+    @staticmethod
     def table(const float[:, ::1] values):
         """A table of n rows of k values to read columns from (an embedding), never to multiply with."""
         cdef Weight self = Weight.__new__(Weight)
-        self._describe(BLAS_COLUMNS, values, True)
+        self._describe(BLAS_COLUMNS, values.shape[1], values.shape[0])
         self.matrix.data = &values[0, 0]
         self.keep = values
         return self
@@ -224,7 +233,10 @@ cdef class Weight:
         """The weight as it is, multiplied by SciPy's BLAS."""
         from gpt2fast.kernels import blas  # imports SciPy, and fills in blas_product
         cdef Weight self = Weight.__new__(Weight)
-        self._describe(BLAS_COLUMNS if by_output else BLAS_ROWS, values, by_output)
+        if by_output:
+            self._describe(BLAS_COLUMNS, values.shape[1], values.shape[0])
+        else:
+            self._describe(BLAS_ROWS, values.shape[0], values.shape[1])
         self.matrix.data = &values[0, 0]
         self.keep = (values, bias, blas)
         if bias is not None:
@@ -233,12 +245,30 @@ cdef class Weight:
             self.matrix.bias = &bias[0]
         return self
 
-    cdef int _describe(self, Layout layout, const float[:, ::1] values, bint by_output) except -1:
-        if values.shape[0] == 0 or values.shape[1] == 0:
-            raise ValueError(f"the weight is empty: {values.shape[0]} by {values.shape[1]}")
-        self.matrix.layout = layout
-        self.matrix.k, self.matrix.n = values.shape[1 if by_output else 0], values.shape[0 if by_output else 1]
-        self.matrix.bias = NULL
+    cdef int _describe(self, Layout layout, int64_t k, int64_t n) except -1:
+        if k < 1 or n < 1:
+            raise ValueError(f"the weight is empty: {k} inputs, {n} outputs")
+        self.matrix.layout, self.matrix.k, self.matrix.n, self.matrix.bias = layout, k, n, NULL
+        return 0
+
+    cdef int _allocate(self, Layout layout, int64_t k, int64_t n) except -1:
+        self._describe(layout, k, n)
+        self.size = <size_t> ((n + GF_PANEL - 1) // GF_PANEL * panel_bytes(layout, k))
+        self.matrix.data = allocate(self.size)
+        return 0
+
+    cdef int _fill(self, const float[:, ::1] values, int64_t first, bint by_output, int num_threads) except -1:
+        """Pack `values`, with `by_output` those of the outputs from `first` on, which is a multiple of GF_PANEL."""
+        cdef Packing job
+        cdef int64_t n = values.shape[0 if by_output else 1]
+        if values.shape[1 if by_output else 0] != self.matrix.k or first + n > self.matrix.n:
+            raise ValueError(f"values [{values.shape[0]}, {values.shape[1]}] do not fit the weight")
+        job.layout, job.source, job.k, job.n = self.matrix.layout, &values[0, 0], self.matrix.k, self.matrix.n
+        job.offset, job.by_output, job.panels = first, by_output, <char *> self.matrix.data
+        if not by_output and n != self.matrix.n:
+            raise ValueError(f"values have {n} outputs, the weight {self.matrix.n}")
+        with nogil:
+            parallel_for(_pack, &job, (n + GF_PANEL - 1) // GF_PANEL, 1, num_threads)
         return 0
 
     @property

@@ -4,17 +4,18 @@ from libc.stdint cimport int64_t
 # How a weight of k inputs and n outputs lies in memory.
 cdef enum Layout:
     # Panels of GF_PANEL outputs, the last one filled up with zeros, the bias likewise.
-    PANEL_FLOAT32  # [panels][k][GF_PANEL]
-    PANEL_BFLOAT16 # [panels][(k + 1) / 2][GF_PANEL][2]
-    PANEL_INT8     # [panels][groups] of codes and scales: see quantised.inc.c
+    PANEL_FLOAT32   # [panels][k][GF_PANEL]
+    PANEL_BFLOAT16  # [panels][(k + 1) / 2][GF_PANEL][2]
+    PANEL_INT8      # [panels][groups] of codes and scales: see quantised.inc.c
     PANEL_INT4
     # As the checkpoint has it, for BLAS.
-    BLAS_ROWS      # [k][n], the published Conv1D layout
-    BLAS_COLUMNS   # [n][k], the token embedding as the output head
+    BLAS_ROWS       # [k][n], the published Conv1D layout
+    BLAS_COLUMNS    # [n][k], the token embedding as the output head
 
 cdef struct Packing:
     Layout layout
-    const float *source   # [k][n], or [n][k] with by_output
+    const float *source   # [k][n], or with by_output the outputs from `offset` on, [...][k]
+    int64_t offset
     int64_t k
     int64_t n
     bint by_output

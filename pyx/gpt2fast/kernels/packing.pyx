@@ -1,13 +1,9 @@
 """The layouts of weight panels: float32, bfloat16, and groups of 8 or 4 bit codes with scales."""
 # A panel holds GF_PANEL outputs; what lies beyond the last output is zero.  rows.h and quantised.inc.c say the rest.
-#
-# Scales: the largest of a group becomes 127 (int8) or +-7 (int4).  For int4 a smaller scale that clips the largest is
-# tried too, and the one with the least squared error kept: few values are as large as the largest.
-from libc.math cimport fabsf, rintf
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from gpt2fast.kernels.cpu cimport GF_GROUP, GF_PANEL
+from gpt2fast.kernels.cpu cimport GF_GROUP, GF_PANEL, rows
 
 
 cdef int64_t panel_bytes(Layout layout, int64_t k) noexcept nogil:
@@ -31,55 +27,25 @@ cdef inline uint16_t _to_bfloat16(float value) noexcept nogil:
     return <uint16_t> ((bits + 0x7fff + (bits >> 16 & 1)) >> 16)
 
 
-cdef float _squared_error(const float *values, float scale, float limit) noexcept nogil:
-    cdef float error = 0, code
-    cdef int i
-    for i in range(GF_GROUP):
-        code = max(min(rintf(values[i] / scale), limit), -limit)
-        error += (values[i] - code * scale) * (values[i] - code * scale)
-    return error
-
-
-cdef float _scale(const float *values, int bits) noexcept nogil:
-    """The scale for the codes of one group of one output."""
-    cdef float largest = 0, limit = 127 if bits == 8 else 7, best, least, error, scale
-    cdef int i
-    for i in range(GF_GROUP):
-        if values[i] != values[i]:
-            return values[i]
-        largest = max(largest, fabsf(values[i]))
-    best = largest / limit
-    if bits == 4 and 0 < largest < 1e30:
-        least = _squared_error(values, best, limit)
-        for i in range(1, 8):
-            scale = best * (1 - 0.05 * i)
-            error = _squared_error(values, scale, limit)
-            if error < least:
-                least, best = error, scale
-    return best
-
-
 cdef void _pack_group(const float *values, int bits, int column, uint8_t *group) noexcept nogil:
     # The codes of one output of a group, and its scale behind all codes.
-    cdef float scale = _scale(values, bits), limit = 127 if bits == 8 else 7, code
+    cdef int8_t codes[GF_GROUP]
     cdef float *scales = <float *> (group + GF_GROUP * GF_PANEL * bits // 8)
-    cdef int i, stored
+    cdef int i
     cdef uint8_t *byte
-    scales[column] = scale
+    scales[column] = rows.quantise_weights(values, bits, codes)
     for i in range(GF_GROUP):
-        code = values[i] / scale if scale > 0 else 0
-        # rintf of a NaN is no integer: such a group has a scale that is NaN or infinite, whatever its codes.
-        stored = <int> max(min(rintf(code), limit), -limit) if code == code else 0
         if bits == 8:
-            group[(i // 4 * GF_PANEL + column) * 4 + i % 4] = <uint8_t> (stored + 128)
+            group[(i // 4 * GF_PANEL + column) * 4 + i % 4] = <uint8_t> (codes[i] + 128)
         else:
             byte = &group[(i // 8 * GF_PANEL + column) * 4 + i % 4]
-            byte[0] |= <uint8_t> ((stored + 8) << (4 if i % 8 >= 4 else 0))
+            byte[0] |= <uint8_t> ((codes[i] + 8) << (4 if i % 8 >= 4 else 0))
 
 
 cdef void pack_panel(Packing *job, int64_t p) noexcept nogil:
     """Fill panel p, which is zero, from the source."""
-    cdef int64_t k = job.k, i, first = p * GF_PANEL, columns = min(job.n - first, GF_PANEL)
+    cdef int64_t k = job.k, i, columns = min(job.n - p * GF_PANEL, GF_PANEL)
+    cdef int64_t first = p * GF_PANEL - job.offset  # in the source
     cdef int64_t step = 1 if job.by_output else job.n  # from one input to the next
     cdef char *panel = job.panels + p * panel_bytes(job.layout, k)
     cdef const float *source

@@ -1,0 +1,43 @@
+//! Any bytes: the quick split is the slow one, the ids decode to the text, cached and vector code give the same ids.
+//!
+//!     cargo +nightly fuzz run encode
+
+#![no_main]
+
+use _bpe::encoder::{Cache, Tokenizer};
+use _bpe::merge::{merge, Scratch};
+use _bpe::pretokenize::{pieces, safe_cut};
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+use std::sync::LazyLock;
+
+static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| {
+    let merges = include_bytes!("../../../gpt2fast/data/gpt2/merges.txt");
+    Tokenizer::from_merges(merges, "<|endoftext|>").expect("the published merges")
+});
+
+thread_local! {
+    static CACHE: RefCell<Cache> = RefCell::default();
+}
+
+fuzz_target!(|text: &[u8]| {
+    let mut expected = Vec::new();
+    for piece in pieces(text) {
+        merge(piece, GPT2.vocabulary().merges(), &mut Scratch::default(), &mut expected);
+    }
+    let mut ids: Vec<u32> = Vec::new();
+    CACHE.with_borrow_mut(|cache| GPT2.encode(text, cache, &mut ids));
+    assert_eq!(ids, expected);
+    let mut portable: Vec<u32> = Vec::new();
+    CACHE.with_borrow_mut(|cache| GPT2.encode_portable(text, cache, &mut portable));
+    assert_eq!(portable, expected);
+    let decoded: Vec<u8> = ids.iter().flat_map(|&id| GPT2.vocabulary().token(id).expect("a token")).copied().collect();
+    assert_eq!(decoded, text);
+    let (left, right) = text.split_at(safe_cut(text, text.len() / 2));
+    let mut halves: Vec<u32> = Vec::new();
+    CACHE.with_borrow_mut(|cache| {
+        GPT2.encode(left, cache, &mut halves);
+        GPT2.encode(right, cache, &mut halves);
+    });
+    assert_eq!(halves, expected);
+});

@@ -1,0 +1,88 @@
+//! Tables that are read at random: zeroed memory in large pages, where the system has them.
+//!
+//! Performance notes (30 November 2026): a table of 4 MiB in pages of 4 KiB costs a table walk for most of its reads.
+
+use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Types of which all bits zero is a value.
+///
+/// # Safety
+/// That must be so, and they must need no drop.
+pub unsafe trait Zeroed: Copy {}
+
+/// A boxed slice of zeros; a large one begins at a large page.
+pub struct Table<T: Zeroed> {
+    start: NonNull<T>,
+    layout: Layout,
+    len: usize,
+}
+
+// SAFETY: a table owns plain values.
+unsafe impl<T: Zeroed + Send> Send for Table<T> {}
+// SAFETY: as above.
+unsafe impl<T: Zeroed + Sync> Sync for Table<T> {}
+
+impl<T: Zeroed> Table<T> {
+    /// A table of `len` zeros.
+    ///
+    /// # Panics
+    /// Where that is more than the address space.
+    pub fn new(len: usize) -> Self {
+        const LARGE_PAGE: usize = 2 << 20;
+        let size = len.max(1).saturating_mul(size_of::<T>().max(1));
+        let align = if size >= LARGE_PAGE { LARGE_PAGE } else { align_of::<T>() };
+        let Ok(layout) = Layout::from_size_align(size, align) else {
+            panic!("a table of {size} bytes");
+        };
+        // SAFETY: the size is not zero; the memory is as large as is written.
+        unsafe {
+            let Some(start) = NonNull::new(alloc(layout)) else { handle_alloc_error(layout) };
+            advise(start, layout);
+            start.write_bytes(0, size);
+            Self { start: start.cast(), layout, len }
+        }
+    }
+}
+
+/// Ask for large pages; without them everything works, only slower.
+fn advise(start: NonNull<u8>, layout: Layout) {
+    #[cfg(target_os = "linux")]
+    if layout.size() >= layout.align() && layout.align() >= 1 << 20 {
+        use std::ffi::{c_int, c_void};
+        unsafe extern "C" {
+            fn madvise(start: *mut c_void, length: usize, advice: c_int) -> c_int;
+        }
+        const MADV_HUGEPAGE: c_int = 14;
+        // SAFETY: advice about whole pages of our own; the C library is linked anyway.
+        unsafe { madvise(start.as_ptr().cast(), layout.size(), MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, layout);
+}
+
+impl<T: Zeroed> Drop for Table<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; the values need no drop.
+        unsafe { dealloc(self.start.as_ptr().cast(), self.layout) };
+    }
+}
+
+impl<T: Zeroed> Deref for Table<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` values, all of them initialised.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Zeroed> DerefMut for Table<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
