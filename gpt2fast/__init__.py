@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpt2fast.generation import Generation
     from gpt2fast.language_model import LanguageModel, load
     from gpt2fast.model import GPT2
+    from gpt2fast.scoring import Score
     from gpt2fast.tokenizer import Tokenizer, get_encoding
 
     __version__: str
@@ -45,6 +46,7 @@ __all__ = [
     "LanguageModel",
     "MissingDependencyError",
     "MissingFileError",
+    "Score",
     "Tokenizer",
     "UnknownTokenError",
     "__version__",
@@ -58,6 +60,7 @@ _HOMES = {
     "GPT2": "model",
     "Generation": "generation",
     "LanguageModel": "language_model",
+    "Score": "scoring",
     "Tokenizer": "tokenizer",
     "get_encoding": "tokenizer",
     "load": "language_model",

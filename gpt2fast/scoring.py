@@ -3,8 +3,8 @@
 Each token's logits are looked at where they are made, a few rows at a time, so memory does not grow with the text.
 
 Performance notes (30 November 2026, two cores of a busy AMD EPYC, medians):
-- The measures of 64 rows of 50,257 logits take 20 ms (best 9) row by row in two buffers that stay in the cache, and 31 ms
-  (best 23) by operations on all rows.  With double precision for the values, too, these took twice as long.
+- The measures of 64 rows of 50,257 logits take 20 ms (best 9) row by row in two buffers that stay in the cache, 31 ms
+  (best 23) by operations on all rows at once.  With double precision for the values, too, these took twice as long.
 - 64 texts of 9 tokens, demo model: 318 ms together, 797 ms one by one.
 """
 
