@@ -58,7 +58,7 @@ clean:  ## remove everything that was built
 check-tools:
 	@command -v $(PYTHON) >/dev/null || { echo "gpt2fast needs Python 3.10 or newer; '$(PYTHON)' was not found (make PYTHON=...)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "gpt2fast needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) -V) (make PYTHON=...)"; exit 1; }
-	@command -v cargo >/dev/null || { echo "gpt2fast needs cargo to build its tokenizer, and it was not found: install Rust from https://rustup.rs or your system's packages"; exit 1; }
+	@command -v cargo >/dev/null || { echo "gpt2fast needs cargo to build its tokenizer, and it was not found: install Rust 1.89 or newer (https://rustup.rs)"; exit 1; }
 	@command -v $${CC:-cc} >/dev/null || { echo "gpt2fast needs a C compiler to build its kernels, and '$${CC:-cc}' was not found: install one (Debian: apt install build-essential)"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (Debian: apt install python3-venv)"; exit 1; }
 

@@ -4,18 +4,19 @@
 
 Needs `pip install safetensors ml_dtypes`, and 1.3 GB of space for the files, in a temporary directory or DIRECTORY.
 The files are in the page cache, as after a download or a first start.  Before anything is timed, every contestant's
-arrays are compared.  The contestants take turns; shown are the median of the rounds, the quickest and the slowest one,
-and the median of the processor time of all threads, which other programs on the machine disturb less.
+arrays are compared.  The contestants take turns, each time in a new process; shown are the median of the rounds,
+the quickest and the slowest one, and the median of the processor time of all threads, which other programs on the
+machine disturb less.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import platform
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,10 +38,14 @@ from gpt2fast.threads import default_num_threads  # noqa: E402
 Arrays = dict[str, np.ndarray]
 
 
-def write_files(directory: Path) -> dict[str, Path]:
-    """The same weights in the forms in which they are published."""
+def files_in(directory: Path) -> dict[str, Path]:
+    """The paths of the files, by kind."""
+    return {kind: directory / f"{kind}.safetensors" for kind in ("aligned", "misaligned", "f16", "bf16")}
+
+
+def write_files(paths: dict[str, Path]) -> None:
+    """Write the same weights in the forms in which they are published."""
     weights = seeded.tensors(seeded.config("gpt2"))
-    paths = {kind: directory / f"{kind}.safetensors" for kind in ("aligned", "misaligned", "f16", "bf16")}
     st.save_file(weights, paths["aligned"], {"format": "pt"})
     content = paths["aligned"].read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
@@ -50,7 +55,6 @@ def write_files(directory: Path) -> dict[str, Path]:
     )
     st.save_file({name: array.astype(np.float16) for name, array in weights.items()}, paths["f16"])
     st.save_file({name: array.astype(ml_dtypes.bfloat16) for name, array in weights.items()}, paths["bf16"])
-    return paths
 
 
 def read_every_value(tensors: Arrays) -> Arrays:
@@ -125,17 +129,27 @@ def check(contestants: dict[str, Callable[[], Arrays]]) -> None:
                 raise AssertionError(f"different values of {name}")
 
 
-def measure(contestants: dict[str, Callable[[], Arrays]], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds, and seconds of processor time, of each round, by contestant, who take turns."""
+def measure(directory: Path, task: str, contestants: list[str], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds, and seconds of processor time, of each round, by contestant, who take turns.
+
+    Each round is a process of its own: in one that has loaded before, memory is there already, which hides much of the
+    work from some contestants and not from others.
+    """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for _ in range(rounds):
-        for name, read in contestants.items():
-            gc.collect()
-            start, worked = time.perf_counter(), time.process_time()
-            arrays = read()
-            times[name].append((time.perf_counter() - start, time.process_time() - worked))
-            del arrays
+        for name in contestants:
+            program = [sys.executable, __file__, "--directory", directory, "--one", task, name]
+            wall, processor = subprocess.run(program, check=True, capture_output=True, text=True).stdout.split()
+            times[name].append((float(wall), float(processor)))
     return times
+
+
+def measure_one(read: Callable[[], Arrays]) -> None:
+    """Print the seconds, and those of processor time, that one call takes."""
+    start, worked = time.perf_counter(), time.process_time()
+    arrays = read()
+    print(time.perf_counter() - start, time.process_time() - worked)
+    del arrays
 
 
 def processor() -> str:
@@ -151,7 +165,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--directory", type=Path, help="keep the files here, and use those that are there")
+    parser.add_argument("--one", nargs=2, metavar=("TASK", "CONTESTANT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.one:
+        task, name = options.one
+        measure_one(tasks(files_in(options.directory))[task][name])
+        return
     print(
         f"{processor()}, {len(os.sched_getaffinity(0))} processors, {default_num_threads()} threads; "
         f"{platform.system()} {platform.release()}; Python {platform.python_version()}, NumPy {np.__version__}, "
@@ -160,18 +179,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        paths = {path.stem: path for path in directory.glob("*.safetensors")}
-        if not {"aligned", "misaligned", "f16", "bf16"} <= paths.keys():
-            paths = write_files(directory)
+        paths = files_in(directory)
+        if not all(path.exists() for path in paths.values()):
+            write_files(paths)
         for task, contestants in tasks(paths).items():
             check(contestants)
-            times = measure(contestants, options.rounds)
-            medians = {name: statistics.median(second for second, _ in rounds) for name, rounds in times.items()}
+            times = measure(directory, task, list(contestants), options.rounds)
+            medians = {name: statistics.median(wall for wall, _ in rounds) for name, rounds in times.items()}
             print(f"\n{task}")
             for name, rounds in times.items():
-                seconds, worked = zip(*rounds, strict=True)
+                walls, worked = zip(*rounds, strict=True)
                 print(
-                    f"  {name:14}{medians[name] * 1e3:9.2f} ms  ({min(seconds) * 1e3:.2f} to {max(seconds) * 1e3:.2f}), "
+                    f"  {name:14}{medians[name] * 1e3:8.2f} ms  ({min(walls) * 1e3:.2f} to {max(walls) * 1e3:.2f}), "
                     f"{statistics.median(worked) * 1e3:.2f} ms of processor; "
                     f"{medians['reference'] / medians[name]:.2f} times the reference's speed"
                 )

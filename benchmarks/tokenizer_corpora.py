@@ -1,4 +1,4 @@
-"""Texts for the tokenizer's benchmarks: found on any machine with a Python, or built from a seed; nothing is downloaded."""
+"""Texts for the tokenizer's benchmarks: found beside any Python or built from a seed; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -15,21 +15,45 @@ STDLIB = Path(sysconfig.get_paths()["stdlib"])
 
 #: Article 1 of the Universal Declaration of Human Rights, from which words of ten languages are modelled.
 ARTICLE_1 = {
-    "German": "Alle Menschen sind frei und gleich an Würde und Rechten geboren. Sie sind mit Vernunft und Gewissen begabt "
-    "und sollen einander im Geiste der Brüderlichkeit begegnen.",
-    "French": "Tous les êtres humains naissent libres et égaux en dignité et en droits. Ils sont doués de raison et de "
-    "conscience et doivent agir les uns envers les autres dans un esprit de fraternité.",
-    "Russian": "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены разумом и совестью и "
-    "должны поступать в отношении друг друга в духе братства.",
-    "Greek": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα. Είναι προικισμένοι με "
-    "λογική και συνείδηση, και οφείλουν να συμπεριφέρονται μεταξύ τους με πνεύμα αδελφοσύνης.",
-    "Arabic": "يولد جميع الناس أحرارا متساوين في الكرامة والحقوق. وقد وهبوا عقلا وضميرا وعليهم أن يعامل بعضهم بعضا بروح الإخاء.",
-    "Hindi": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है। उन्हें बुद्धि और अन्तरात्मा की देन "
-    "प्राप्त है और परस्पर उन्हें भाईचारे के भाव से बर्ताव करना चाहिए।",
-    "Thai": "มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ ต่างมีเหตุผลและมโนธรรม และควรปฏิบัติต่อกันด้วยเจตนารมณ์แห่งภราดรภาพ",
-    "Chinese": "人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心，并应以兄弟关系的精神相对待。",
-    "Japanese": "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。人間は、理性と良心とを授けられており、互いに同胞の精神をもって行動しなければならない。",
-    "Korean": "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. 인간은 천부적으로 이성과 양심을 부여받았으며 서로 형제애의 정신으로 행동하여야 한다.",
+    "German": (
+        "Alle Menschen sind frei und gleich an Würde und Rechten geboren. Sie sind mit Vernunft u"
+        "nd Gewissen begabt und sollen einander im Geiste der Brüderlichkeit begegnen."
+    ),
+    "French": (
+        "Tous les êtres humains naissent libres et égaux en dignité et en droits. Ils sont doués "
+        "de raison et de conscience et doivent agir les uns envers les autres dans un esprit de f"
+        "raternité."
+    ),
+    "Russian": (
+        "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены разум"
+        "ом и совестью и должны поступать в отношении друг друга в духе братства."
+    ),
+    "Greek": (
+        "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα. Είνα"
+        "ι προικισμένοι με λογική και συνείδηση, και οφείλουν να συμπεριφέρονται μεταξύ τους με π"
+        "νεύμα αδελφοσύνης."
+    ),
+    "Arabic": (
+        "يولد جميع الناس أحرارا متساوين في الكرامة والحقوق. وقد وهبوا عقلا وضميرا وعليهم أن يعامل"
+        " بعضهم بعضا بروح الإخاء."
+    ),
+    "Hindi": (
+        "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है। "
+        "उन्हें बुद्धि और अन्तरात्मा की देन प्राप्त है और परस्पर उन्हें भाईचारे के भाव से बर्ताव "
+        "करना चाहिए।"
+    ),
+    "Thai": (
+        "มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ ต่างมีเหตุผลและมโนธรรม และควรปฏิบัติต่อกันด้วยเจตนารมณ์แห่งภราดรภาพ"
+    ),
+    "Chinese": ("人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心，并应以兄弟关系的精神相对待。"),
+    "Japanese": (
+        "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。人間"
+        "は、理性と良心とを授けられており、互いに同胞の精神をもって行動しなければならない。"
+    ),
+    "Korean": (
+        "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. 인간은 천부적으로 이"
+        "성과 양심을 부여받았으며 서로 형제애의 정신으로 행동하여야 한다."
+    ),
 }
 
 
@@ -45,7 +69,9 @@ def english(size: int, file: Path | None = None) -> str:
         except (SyntaxError, ValueError):
             continue
         if path.name == "topics.py":
-            parts += [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+            parts += [
+                node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
         nodes = (n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef)))
         parts += [text for node in nodes if (text := ast.get_docstring(node))]
         if sum(map(len, parts)) > size:
@@ -67,7 +93,7 @@ def code(size: int) -> str:
 
 
 def ten_languages(size: int) -> str:
-    """Words of ten languages: an order-3 Markov chain over characters invents them, so most are new, as in a web crawl."""
+    """Words of ten languages: a Markov chain over characters invents them, so most are new, as in a web crawl."""
     rng = random.Random(10)
     chains: list[tuple[str, dict[str, list[str]]]] = []
     for text in ARTICLE_1.values():

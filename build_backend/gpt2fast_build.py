@@ -34,7 +34,7 @@ def _say_what_is_missing():
     if shutil.which("cargo") is None:
         sys.exit(
             "gpt2fast: cannot build: `cargo` was not found. The tokenizer is written in Rust; install a Rust "
-            "toolchain (https://rustup.rs, or your system's `cargo` package, 1.83 or newer) and try again."
+            "toolchain (https://rustup.rs, or your system's `cargo`, 1.89 or newer) and try again."
         )
     compiler = os.environ.get("CC", "cc").split()[0]
     if shutil.which(compiler) is None and shutil.which("gcc") is None and shutil.which("clang") is None:

@@ -8,6 +8,8 @@ pub mod batch;
 pub mod decoder;
 pub mod encoder;
 pub mod merge;
+pub mod merges;
+pub mod output;
 pub mod pretokenize;
 pub mod scan;
 pub mod table;

@@ -13,7 +13,7 @@
 //! the first window's tokens before it and the second's from it on are exactly the encoding of both together. Where they
 //! share none, a larger window is taken, and in the end the whole piece is merged with a heap: n log n at worst.
 
-use crate::vocabulary::Merges;
+use crate::merges::Merges;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

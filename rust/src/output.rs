@@ -1,0 +1,99 @@
+//! Where ids are written: straight into the caller's array, of the width that the caller wants, or nowhere.
+
+/// Where ids go: an array of them, or a count.
+pub trait Output {
+    type Item;
+
+    /// Room for so many more ids.
+    fn reserve(&mut self, room: usize);
+
+    /// Where the next id goes.
+    fn end(&mut self) -> *mut Self::Item;
+
+    /// # Safety
+    /// `count` ids have been put at the end.
+    unsafe fn advance(&mut self, count: usize);
+
+    /// # Safety
+    /// There is room at `at`.
+    unsafe fn put(at: *mut Self::Item, id: u32);
+
+    /// Append ids.
+    #[inline(always)]
+    fn extend(&mut self, ids: &[u32]) {
+        self.reserve(ids.len());
+        let end = self.end();
+        for (i, &id) in ids.iter().enumerate() {
+            // SAFETY: room was made.
+            unsafe { Self::put(end.add(i), id) };
+        }
+        // SAFETY: so many were put.
+        unsafe { self.advance(ids.len()) };
+    }
+}
+
+/// What an id is stored as: u16 where the vocabulary fits, u32.
+pub trait Id: Copy + Default + Send + 'static {
+    fn from_u32(id: u32) -> Self;
+}
+
+impl Id for u16 {
+    #[inline(always)]
+    fn from_u32(id: u32) -> Self {
+        id as u16
+    }
+}
+
+impl Id for u32 {
+    #[inline(always)]
+    fn from_u32(id: u32) -> Self {
+        id
+    }
+}
+
+impl<I: Id> Output for Vec<I> {
+    type Item = I;
+
+    #[inline(always)]
+    fn reserve(&mut self, room: usize) {
+        Vec::reserve(self, room);
+    }
+
+    #[inline(always)]
+    fn end(&mut self) -> *mut I {
+        self.spare_capacity_mut().as_mut_ptr().cast()
+    }
+
+    #[inline(always)]
+    unsafe fn advance(&mut self, count: usize) {
+        // SAFETY: the caller has put so many.
+        unsafe { self.set_len(self.len() + count) };
+    }
+
+    #[inline(always)]
+    unsafe fn put(at: *mut I, id: u32) {
+        // SAFETY: passed on.
+        unsafe { at.write(I::from_u32(id)) };
+    }
+}
+
+/// The output that only counts.
+impl Output for usize {
+    type Item = ();
+
+    #[inline(always)]
+    fn reserve(&mut self, _: usize) {}
+
+    #[inline(always)]
+    fn end(&mut self) -> *mut () {
+        std::ptr::NonNull::dangling().as_ptr()
+    }
+
+    #[inline(always)]
+    unsafe fn advance(&mut self, count: usize) {
+        *self += count;
+    }
+
+    #[inline(always)]
+    unsafe fn put(_: *mut (), _: u32) {}
+}
