@@ -3,9 +3,9 @@
     python benchmarks/tokenizer.py [--english FILE] [--size 10000000] [--chart docs/tokenizer.svg]
 
 Contestants that are not installed are left out (pip install tiktoken==0.14.0 tokenizers gigatoken fastokens).  Each
-first has to give tiktoken's ids for the beginning of every text; one that does not is named and not timed.  "fresh" is a
-text that the process has not seen, "again" the median of later rounds.  Rates are MB of UTF-8 a second.  `--cpu-time` counts
-the thread's time on the processor, for machines that are busy; peers with threads of their own then look too fast.
+first has to give tiktoken's ids for the beginning of every text; one that does not is named and not timed.  "fresh" is
+a text that the process has not seen, "again" the median of later rounds.  Rates are MB of UTF-8 a second.  `--cpu-time`
+counts the thread's time on the processor, for machines that are busy; peers with threads of their own then look too fast.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ def contestant(name: str, directory: Path) -> dict[str, Callable[[Any], Any]]:
         import fastokens
 
         fast = fastokens.Tokenizer.from_file(path)
-        return {"list": fast.encode_ordinary, "array": lambda text: fast.encode_batch_flat([text])[0]}
+        return {
+            "list": lambda text: fast.encode_ordinary(text).ids,
+            "array": lambda text: fast.encode_batch_flat([text])[0],
+        }
     import tokenizers
 
     hugging_face = tokenizers.Tokenizer.from_file(path)

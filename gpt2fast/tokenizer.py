@@ -8,15 +8,16 @@ from __future__ import annotations
 import codecs
 import functools
 import json
-import re
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpt2fast import _bpe
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
+from gpt2fast.special_tokens import find_special, refuse_special, special_pattern
 from gpt2fast.threads import resolve_num_threads
+from gpt2fast.tokenizer_arguments import Text, as_ids, as_text, as_texts, is_unicode, no_text, no_texts
 from gpt2fast.tokenizer_files import END_OF_TEXT, TokenizerFiles, read_directory, read_gpt2, read_vocab_and_merges
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DecodeStream", "Tokenizer", "get_encoding"]
 
-#: str, or anything that holds bytes: bytes, bytearray, memoryview, mmap.
-Text: TypeAlias = Any
 Allowed: TypeAlias = Literal["all"] | AbstractSet[str]
 Disallowed: TypeAlias = Literal["all"] | Collection[str]
 
@@ -127,7 +126,7 @@ class Tokenizer:
         try:
             return self._encode(text)
         except TypeError:
-            raise _no_text(text) from None
+            raise no_text(text) from None
 
     def encode(
         self,
@@ -159,7 +158,7 @@ class Tokenizer:
             and self._only_special not in text
         ):
             return self._encode(text)  # the usual case, without the general one's detours
-        text = _text(text, strict)
+        text = as_text(text, strict)
         allowed = self._check_special(text, allowed_special, disallowed_special)
         if not allowed:
             return self._encode(text)
@@ -185,7 +184,7 @@ class Tokenizer:
         """
         import numpy as np
 
-        text = _text(text)
+        text = as_text(text)
         allowed = self._check_special(text, allowed_special, disallowed_special)
         dtype = self._id_dtype(np.uint32 if dtype is None else dtype)
         arrays = []
@@ -197,11 +196,11 @@ class Tokenizer:
 
     def encode_ordinary_batch(self, text: Iterable[Text], *, num_threads: int | None = None) -> list[list[int]]:
         """The ids of each text, where special tokens are ordinary text."""
-        texts = _texts(text)
+        texts = as_texts(text)
         try:
             return self._bpe.encode_batch(texts, resolve_num_threads(num_threads))
         except TypeError:
-            raise _no_texts(texts) from None
+            raise no_texts(texts) from None
 
     def encode_batch(
         self,
@@ -212,7 +211,7 @@ class Tokenizer:
         disallowed_special: Disallowed = "all",
     ) -> list[list[int]]:
         """The ids of each text; see `encode` for special tokens."""
-        texts = [_text(one) for one in _texts(text)]
+        texts = [as_text(one) for one in as_texts(text)]
         num_threads = resolve_num_threads(num_threads)
         allowed: AbstractSet[str] = frozenset()
         for one in texts:
@@ -233,11 +232,11 @@ class Tokenizer:
         >>> ids.tolist(), ids.dtype.name, offsets.tolist()
         ([31373, 995, 5303], 'uint16', [0, 2, 2, 3])
         """
-        texts = _texts(texts)
+        texts = as_texts(texts)
         try:
             return self._flat(texts, self._id_dtype(dtype), num_threads)
         except TypeError:
-            raise _no_texts(texts) from None
+            raise no_texts(texts) from None
 
     def encode_with_offsets(self, text: Text) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of `text` and for each the span (start, end) of its characters in a str, of its bytes in bytes.
@@ -247,9 +246,9 @@ class Tokenizer:
         >>> get_encoding("gpt2").encode_with_offsets("a 🙂")
         ([64, 32485], [(0, 1), (1, 3)])
         """
-        if isinstance(text, str) and not _is_unicode(text):
+        if isinstance(text, str) and not is_unicode(text):
             raise InputError("the text holds a lone surrogate, which has no place in UTF-8; its spans are not defined")
-        return self._bpe.encode_with_offsets(_text(text))
+        return self._bpe.encode_with_offsets(as_text(text))
 
     def encode_with_unstable(
         self, text: str, *, allowed_special: Allowed = frozenset(), disallowed_special: Disallowed = "all"
@@ -260,7 +259,7 @@ class Tokenizer:
         """
         from gpt2fast.unstable import split_unstable
 
-        text = _text(text)
+        text = as_text(text)
         allowed = self._check_special(text, allowed_special, disallowed_special)
         ids: list[int] = []
         last_piece = 0
@@ -286,15 +285,15 @@ class Tokenizer:
         try:
             return self._bpe.count(text)
         except TypeError:
-            raise _no_text(text) from None
+            raise no_text(text) from None
 
     def count_batch(self, texts: Iterable[Text], *, num_threads: int | None = None) -> list[int]:
         """The number of ids of each text, where special tokens are ordinary text."""
-        texts = _texts(texts)
+        texts = as_texts(texts)
         try:
             return self._bpe.count_batch(texts, resolve_num_threads(num_threads))
         except TypeError:
-            raise _no_texts(texts) from None
+            raise no_texts(texts) from None
 
     def split(self, text: Text) -> list[Any]:
         """The pieces of `text` that GPT-2's pattern finds, before any merging: str for str, bytes for bytes.
@@ -302,7 +301,7 @@ class Tokenizer:
         >>> get_encoding("gpt2").split("Hello's  world")
         ['Hello', "'s", ' ', ' world']
         """
-        pieces = self._bpe.split(_text(text))
+        pieces = self._bpe.split(as_text(text))
         return [piece.decode() for piece in pieces] if isinstance(text, str) else pieces
 
     # Decoding
@@ -310,7 +309,7 @@ class Tokenizer:
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """The bytes of the ids, a list or a NumPy array.  Raises UnknownTokenError, naming the id and its place."""
         try:
-            return self._bpe.decode(_ids(tokens))
+            return self._bpe.decode(as_ids(tokens))
         except KeyError as error:
             position, token = error.args
             raise UnknownTokenError(f"tokens[{position}] is {token}; {self._range()}") from None
@@ -430,9 +429,9 @@ class Tokenizer:
         if isinstance(disallowed, str):
             raise InputError(f"disallowed_special is {disallowed!r}; expected 'all' or a collection of special tokens")
         if disallowed:
-            found = _find(text, frozenset(disallowed))
+            found = find_special(text, frozenset(disallowed))
             if found is not None:
-                _refuse_special(found)
+                refuse_special(found)
         return allowed_names & names
 
     def _parts(self, text: Text, allowed: AbstractSet[str]) -> Iterable[tuple[Text, int | None]]:
@@ -443,7 +442,7 @@ class Tokenizer:
         is_str = isinstance(text, str)
         view = text if is_str else memoryview(text)
         start = 0
-        for match in _special_pattern(
+        for match in special_pattern(
             frozenset((name, self._files.specials[name]) for name in allowed), is_str
         ).finditer(view):
             name = match[match.lastindex or 0]
@@ -495,104 +494,3 @@ class DecodeStream:
 
 def _restore(files: TokenizerFiles, name: str) -> Tokenizer:
     return Tokenizer(files, name=name)
-
-
-def _no_text(text: Any, name: str = "text") -> InputTypeError:
-    return InputTypeError(f"{name} is of type {type(text).__name__}; expected str or contiguous bytes")
-
-
-def _no_texts(texts: Sequence[Any]) -> InputTypeError:
-    """The error that names the first of `texts` that is no text."""
-    for i, text in enumerate(texts):
-        try:
-            _text(text)
-        except InputTypeError:
-            return _no_text(text, f"texts[{i}]")
-    return InputTypeError("texts changed while they were encoded")
-
-
-def _text(text: Text, strict: bool = False) -> Text:
-    """`text` as str, bytes or a contiguous memoryview of bytes."""
-    if isinstance(text, str):
-        return text
-    if not isinstance(text, bytes):
-        try:
-            text = memoryview(text).cast("B")
-        except TypeError:
-            raise _no_text(text) from None
-    if strict:
-        try:
-            codecs.decode(text, "utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"the text is not UTF-8: {error.reason} at byte {error.start}") from None
-    return text
-
-
-def _texts(texts: Iterable[Text]) -> Sequence[Text]:
-    if isinstance(texts, (list, tuple)):
-        return texts
-    if isinstance(texts, (str, bytes)):
-        raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
-    return list(texts)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _ids(tokens: Any) -> Any:
-    """`tokens` as the decoder takes them: a list or tuple, or a contiguous array of uint16 or uint32."""
-    if isinstance(tokens, (list, tuple)):
-        return tokens
-    dtype = getattr(tokens, "dtype", None)
-    if dtype is None:
-        return list(tokens)
-    if dtype.kind not in "iu" and tokens.size:
-        raise InputTypeError(f"tokens are of type {dtype}; expected integers")
-    if tokens.ndim != 1:
-        raise InputError(f"tokens has {tokens.ndim} dimensions; expected one")
-    if dtype in ("uint16", "uint32"):
-        return tokens if tokens.flags.c_contiguous else tokens.copy()
-    if tokens.size and not (tokens.min() >= 0 and tokens.max() < 2**32):
-        return tokens.tolist()  # the error will name the id
-    return tokens.astype("uint32", order="C", copy=False)
-
-
-@functools.lru_cache(maxsize=64)
-def _any_pattern(names: frozenset[str], is_str: bool) -> re.Pattern[Any]:
-    pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    return re.compile(pattern) if is_str else re.compile(pattern.encode())
-
-
-def _find(text: Text, names: frozenset[str]) -> str | None:
-    if len(names) == 1:  # the usual case, many times as fast as a pattern
-        (name,) = names
-        if isinstance(text, str):
-            return name if name in text else None
-        if isinstance(text, bytes):
-            return name if name.encode() in text else None
-    match = _any_pattern(names, isinstance(text, str)).search(text)
-    if match is None:
-        return None
-    found: str | bytes = match[0]
-    return found if isinstance(found, str) else bytes(found).decode()
-
-
-@functools.lru_cache(maxsize=64)
-def _special_pattern(tokens: frozenset[tuple[str, Any]], is_str: bool) -> re.Pattern[Any]:
-    parts = []
-    for name, token in sorted(tokens, key=lambda item: (-len(item[0]), item[0])):
-        parts.append(r"\s*" * token.lstrip + f"({re.escape(name)})" + r"\s*" * token.rstrip)
-    pattern = "|".join(parts)
-    return re.compile(pattern) if is_str else re.compile(pattern.encode())
-
-
-def _refuse_special(token: str) -> NoReturn:
-    raise InputError(
-        f"the text contains the special token {token!r}, which is not allowed by default. To get its special id pass "
-        f"allowed_special={{{token!r}}}; to have it encoded as ordinary text pass disallowed_special=()"
-    )

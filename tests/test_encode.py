@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tokenizer_reference import gpt2, reference
 
 import gpt2fast
+from gpt2fast.tokenizer_arguments import is_unicode
 
 ENC = gpt2()
 # The promise of this package: many strings, however few examples the other properties get.
@@ -138,7 +139,7 @@ def test_any_bytes(data):
     assert ids == [id_ for piece in expected for id_ in reference()._encode_single_piece(piece)]
 
 
-@given(texts.filter(lambda text: text.isascii() or gpt2fast.tokenizer._is_unicode(text)))
+@given(texts.filter(lambda text: text.isascii() or is_unicode(text)))
 def test_bytes_that_are_utf8_are_text(text):
     assert ENC.encode_ordinary(text.encode()) == reference().encode_ordinary(text)
 

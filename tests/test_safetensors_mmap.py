@@ -116,6 +116,27 @@ def test_where_mapping_is_impossible_it_copies(path, monkeypatch):
         np.testing.assert_array_equal(tensors["w"], np.arange(10_000.0))
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_large_tensors_that_are_copied(tmp_path, monkeypatch, refused):
+    path = tmp_path / "m.safetensors"
+    values = np.arange(600_000.0).reshape(2, 300_000)
+    st.save_file({"w": values}, path)
+
+    def refuse(*arguments, **options):
+        raise OSError(12, "Cannot allocate memory")
+
+    if refused:  # the pages of its own that a large array gets
+        monkeypatch.setattr(files.mmap, "mmap", refuse)
+    w = st.load_file(path)["w"]
+    path.write_bytes(bytes(path.stat().st_size))
+    gc.collect()
+    np.testing.assert_array_equal(w, values)
+    assert w.flags.behaved
+    assert w.flags.c_contiguous
+    w += 1
+    np.testing.assert_array_equal(w, values + 1)
+
+
 @pytest.mark.parametrize("change", [-1, -5000, 1])
 def test_the_size_is_checked_again_when_it_is_mapped(path, monkeypatch, change):
     real = mmap.mmap

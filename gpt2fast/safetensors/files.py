@@ -4,16 +4,22 @@ Performance notes (30 November 2026, 2 cores, Linux, a file of 498 MB in the pag
 - one `preadv` after the other into an array per tensor: 126 ms; from two threads, which is what is done: 80 ms;
 - one array for all tensors: 88 ms with one thread, because more of it lies in huge pages, but then the smallest tensor
   that is kept keeps all of them;
-- the reference package 0.8.0: 266 ms mapped and copied, 309 ms through `pread`.
+- the reference package 0.8.0: 266 ms mapped and copied, 309 ms through `pread`;
+- all of that in one process that loads again and again, where NumPy's huge pages shine.  In new processes on a virtual
+  machine, taking turns with the reference (405 to 494 ms, 0.3 s of processor), they took 893 to 1417 ms (0.6 to 0.9 s);
+  small pages, one fault each, 378 to 537 ms (0.3 s), and small pages that are there at once (MAP_POPULATE) 326 to 417
+  ms (0.25 s), with one thread.  Hence these, in `empty`.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from io import FileIO
 from typing import Any
 
@@ -23,11 +29,14 @@ import numpy.typing as npt
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 from gpt2fast.threads import default_num_threads
 
-__all__ = ["bytes_of", "map_file", "open_file", "path_name", "read_at", "read_into"]
+__all__ = ["bytes_of", "empty", "map_file", "open_file", "path_name", "read_at", "read_into"]
 
 # Reading is bound by memory, and few threads fill that.
 _MOST_THREADS = 8
 _SHARE = 32 << 20  # bytes that make it worth to start one more thread
+_POPULATE = 1 << 20  # bytes from which an array has pages of its own
+# Linux alone has the flag.
+_POPULATED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE if hasattr(mmap, "MAP_POPULATE") else None
 _MOST_BUFFERS = 512  # of one preadv; the limit is 1024 on Linux and macOS
 _MOST_BYTES = 1 << 30  # of one preadv; Linux stops at 2 GB, macOS refuses more
 
@@ -79,6 +88,16 @@ def read_at(file: FileIO, count: int, offset: int) -> bytes:
             break
         view, offset = view[done:], offset + done
     return bytes(content[: len(content) - len(view)])
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An array to read into; a large one is of pages that the system provides all at once, not one fault at a time."""
+    size = math.prod(shape) * dtype.itemsize
+    if size >= _POPULATE and _POPULATED is not None:
+        with suppress(OSError, ValueError):
+            array: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=mmap.mmap(-1, size, flags=_POPULATED))
+            return array
+    return np.empty(shape, dtype)
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpt2fast.errors import InputError
 from gpt2fast.safetensors.dtypes import numpy_dtype
-from gpt2fast.safetensors.files import bytes_of, map_file, open_file, path_name, read_into
+from gpt2fast.safetensors.files import bytes_of, empty, map_file, open_file, path_name, read_into
 from gpt2fast.safetensors.header import Entry, Header, read_header, show
 
 __all__ = ["File", "check_values", "load_file", "read_file", "read_metadata"]
@@ -92,7 +92,7 @@ def check_values(array: Array, dtype: str, where: str) -> None:
 
 def _read_all(file: FileIO, header: Header, name: str) -> dict[str, Array]:
     tensors: dict[str, Array] = {
-        key: np.empty(entry.shape, numpy_dtype(entry.dtype)) for key, entry in header.entries.items()
+        key: empty(entry.shape, numpy_dtype(entry.dtype)) for key, entry in header.entries.items()
     }
     read_into(file, [bytes_of(array) for array in tensors.values() if array.nbytes], header.data_start, name)
     return tensors

@@ -1,0 +1,79 @@
+"""What callers of the tokenizer may pass as texts and as ids, turned into what the Rust half takes, or refused."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from gpt2fast.errors import InputError, InputTypeError
+
+__all__ = ["Text", "as_ids", "as_text", "as_texts", "is_unicode", "no_text", "no_texts"]
+
+#: str, or anything that holds bytes: bytes, bytearray, memoryview, mmap.
+Text: TypeAlias = Any
+
+
+def no_text(text: Any, name: str = "text") -> InputTypeError:
+    return InputTypeError(f"{name} is of type {type(text).__name__}; expected str or contiguous bytes")
+
+
+def no_texts(texts: Sequence[Any]) -> InputTypeError:
+    """The error that names the first of `texts` that is no text."""
+    for i, text in enumerate(texts):
+        try:
+            as_text(text)
+        except InputTypeError:
+            return no_text(text, f"texts[{i}]")
+    return InputTypeError("texts changed while they were encoded")
+
+
+def as_text(text: Text, strict: bool = False) -> Text:
+    """`text` as str, bytes or a contiguous memoryview of bytes."""
+    if isinstance(text, str):
+        return text
+    if not isinstance(text, bytes):
+        try:
+            text = memoryview(text).cast("B")
+        except TypeError:
+            raise no_text(text) from None
+    if strict:
+        try:
+            codecs.decode(text, "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"the text is not UTF-8: {error.reason} at byte {error.start}") from None
+    return text
+
+
+def as_texts(texts: Iterable[Text]) -> Sequence[Text]:
+    if isinstance(texts, (list, tuple)):
+        return texts
+    if isinstance(texts, (str, bytes)):
+        raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
+    return list(texts)
+
+
+def is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_ids(tokens: Any) -> Any:
+    """`tokens` as the decoder takes them: a list or tuple, or a contiguous array of uint16 or uint32."""
+    if isinstance(tokens, (list, tuple)):
+        return tokens
+    dtype = getattr(tokens, "dtype", None)
+    if dtype is None:
+        return list(tokens)
+    if dtype.kind not in "iu" and tokens.size:
+        raise InputTypeError(f"tokens are of type {dtype}; expected integers")
+    if tokens.ndim != 1:
+        raise InputError(f"tokens has {tokens.ndim} dimensions; expected one")
+    if dtype in ("uint16", "uint32"):
+        return tokens if tokens.flags.c_contiguous else tokens.copy()
+    if tokens.size and not (tokens.min() >= 0 and tokens.max() < 2**32):
+        return tokens.tolist()  # the error will name the id
+    return tokens.astype("uint32", order="C", copy=False)
