@@ -5,7 +5,7 @@
 Contestants that are not installed are left out (pip install tiktoken==0.14.0 tokenizers gigatoken fastokens).  Each
 first has to give tiktoken's ids for the beginning of every text; one that does not is named and not timed.  "fresh" is
 a text that the process has not seen, "again" the median of later rounds.  Rates are MB of UTF-8 a second.  `--cpu-time`
-counts the thread's time on the processor, for machines that are busy; peers with threads of their own then look too fast.
+counts the thread's time on the processor, for busy machines; peers with threads of their own then look too fast.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ def _any_pattern(names: frozenset[str], is_str: bool) -> re.Pattern[Any]:
 
 
 def find_special(text: Any, names: frozenset[str]) -> str | None:
+    """The first of `names` that `text`, str or bytes-like, contains; None where there is none."""
     if len(names) == 1:  # the usual case, many times as fast as a pattern
         (name,) = names
         if isinstance(text, str):
@@ -33,6 +34,7 @@ def find_special(text: Any, names: frozenset[str]) -> str | None:
 
 @functools.lru_cache(maxsize=64)
 def special_pattern(tokens: frozenset[tuple[str, Any]], is_str: bool) -> re.Pattern[Any]:
+    """A pattern for (text, SpecialToken) pairs, longest first; the group that matched is the token."""
     parts = []
     for name, token in sorted(tokens, key=lambda item: (-len(item[0]), item[0])):
         parts.append(r"\s*" * token.lstrip + f"({re.escape(name)})" + r"\s*" * token.rstrip)
@@ -41,6 +43,7 @@ def special_pattern(tokens: frozenset[tuple[str, Any]], is_str: bool) -> re.Patt
 
 
 def refuse_special(token: str) -> NoReturn:
+    """Raises the InputError that says what to do about a special token in a text."""
     raise InputError(
         f"the text contains the special token {token!r}, which is not allowed by default. To get its special id pass "
         f"allowed_special={{{token!r}}}; to have it encoded as ordinary text pass disallowed_special=()"

@@ -15,6 +15,7 @@ Text: TypeAlias = Any
 
 
 def no_text(text: Any, name: str = "text") -> InputTypeError:
+    """The error for something that is no text."""
     return InputTypeError(f"{name} is of type {type(text).__name__}; expected str or contiguous bytes")
 
 
@@ -29,7 +30,10 @@ def no_texts(texts: Sequence[Any]) -> InputTypeError:
 
 
 def as_text(text: Text, strict: bool = False) -> Text:
-    """`text` as str, bytes or a contiguous memoryview of bytes."""
+    """`text` as str, bytes or a contiguous memoryview of bytes.
+
+    Raises InputTypeError where it is none of these and, with `strict`, InputError where bytes are not UTF-8.
+    """
     if isinstance(text, str):
         return text
     if not isinstance(text, bytes):
@@ -46,6 +50,7 @@ def as_text(text: Text, strict: bool = False) -> Text:
 
 
 def as_texts(texts: Iterable[Text]) -> Sequence[Text]:
+    """`texts` as a list or tuple.  Raises InputTypeError for a single text, whose characters are not meant."""
     if isinstance(texts, (list, tuple)):
         return texts
     if isinstance(texts, (str, bytes)):
@@ -54,6 +59,7 @@ def as_texts(texts: Iterable[Text]) -> Sequence[Text]:
 
 
 def is_unicode(text: str) -> bool:
+    """Whether `text` holds no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

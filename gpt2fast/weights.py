@@ -92,19 +92,36 @@ class Checkpoint:
         if not self.directory.is_dir():
             raise MissingFileError(f"{self.directory}: there is no such directory")
         self.config = Config.from_pretrained(self.directory)
-        self._files = [st.safe_open(path) for path in _find_files(self.directory)]
-        self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
+        self._files: list[st.SafeOpen] = []
+        self._file_of: dict[str, st.SafeOpen] = {}
         try:
+            self._open()
             self._names = match_names(self._file_of, tied=self.config.tie_word_embeddings)
             #: Matrices are [outputs, inputs] (torch.nn.Linear, as nanoGPT saves them) instead of [inputs, outputs].
             self.by_output = self._is_linear_layout()
             self._check()
         except (InputError, InputTypeError) as error:
             self.close()
-            raise type(error)(f"{self.directory}: {error}") from None
+            message = str(error)
+            raise type(error)(message if str(self.directory) in message else f"{self.directory}: {message}") from None
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> None:
+        """Open the safetensors file of the directory, or the shards of its index."""
+        single = self.directory / st.SINGLE_NAME
+        index = (
+            {} if single.is_file() or not (self.directory / st.INDEX_NAME).is_file() else st.read_index(self.directory)
+        )
+        if not index and not single.is_file():
+            raise MissingFileError(_nothing_found(self.directory))
+        for path in dict.fromkeys(index.values()) or [single]:
+            file = st.safe_open(path)
+            self._files.append(file)
+            if index:
+                st.check_shard(path, file.keys(), index)
+            self._file_of.update(dict.fromkeys(file.keys(), file))
 
     @property
     def names(self) -> list[str]:
@@ -174,22 +191,14 @@ def _shorten(problems: list[str], limit: int = 12) -> list[str]:
     return problems if len(problems) <= limit else [*problems[:limit], f"and {len(problems) - limit} more"]
 
 
-def _find_files(directory: Path) -> list[Path]:
-    """The safetensors files of a model directory: the one, or the shards of its index."""
-    single = directory / "model.safetensors"
-    if single.is_file():
-        return [single]
-    if (directory / st.INDEX_NAME).is_file():
-        return sorted(set(st.read_index(directory).values()))
+def _nothing_found(directory: Path) -> str:
     pickles = sorted(path.name for path in directory.glob("pytorch_model*.bin"))
-    if pickles:
-        raise MissingFileError(
-            f"{directory}: there is no model.safetensors. {pickles[0]} was found, but is not read: unpickling it could "
-            "run any code. Convert it where PyTorch and transformers are installed: "
-            f"AutoModelForCausalLM.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
-        )
-    raise MissingFileError(
-        f"{directory}: there is no model.safetensors (nor {st.INDEX_NAME}); a model directory has one"
+    if not pickles:
+        return f"{directory}: there is no {st.SINGLE_NAME} and no {st.INDEX_NAME}"
+    return (
+        f"{directory}: there is no {st.SINGLE_NAME}. {pickles[0]} was found, but is not read: unpickling it could run "
+        "any code. Convert it where PyTorch and transformers are installed: "
+        f"AutoModelForCausalLM.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
     )
 
 

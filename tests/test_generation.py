@@ -174,12 +174,15 @@ def test_samples_share_the_prompt_and_finished_rows_make_room(tokenizer: Tokeniz
     assert ends.caches[0].capacity == 11
 
 
-def test_one_of_many_samples_slides_and_the_others_still_begin_at_the_prompt(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("length", [3, 8, 11])
+def test_samples_that_slide_begin_at_the_prompt_all_the_same(tokenizer: Tokenizer, length: int) -> None:
     model = ToyModel(n_ctx=8)
-    found = of(tokenizer, model, [[1, 2, 3]], 5, max_new_tokens=11, overflow="slide", batch_size=2, seed=3)[0]
-    for sample, text in enumerate(found):
-        again = generate(model, tokenizer, [[1, 2, 3]], Settings(max_new_tokens=11, overflow="slide", seed=3), n=5)
-        assert text == again[0][sample]
+    options: dict[str, Any] = {"max_new_tokens": 11, "overflow": "slide", "seed": 3}
+    found = of(tokenizer, model, [[1] * length], 5, batch_size=2, **options)
+    assert found == of(tokenizer, model, [[1] * length], 5, batch_size=16, **options)
+    last = found[0][4]
+    first_draw = Sampling().choose(model.logits_after(([1] * length)[-8:]), [1], random_generator(3, 4))
+    assert last.ids[0] == first_draw
 
 
 # The end of the context

@@ -15,7 +15,9 @@ OPTIONAL = {"torch", "tiktoken", "transformers", "cupy", "ray", "starlette", "hu
 def loaded_by(code):
     """The modules that a fresh interpreter has loaded after `code`."""
     program = f"import sys\n{code}\nprint('\\n'.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    )
 
 
 def test_import_loads_errors_only():

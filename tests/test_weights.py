@@ -181,3 +181,23 @@ def test_options_are_checked(tiny):
     for options in ({"dtype": "float8"}, {"device": "tpu"}, {"gemm": "magic"}, {"num_threads": 0}):
         with pytest.raises(InputError, match=next(iter(options))):
             GPT2.from_pretrained(tiny / "plain", **options)
+
+
+def test_shards_must_agree_with_their_index(tiny, tmp_path):
+    shutil.copytree(tiny / "plain-variants" / "sharded", tmp_path / "model")
+    index_path = tmp_path / "model" / "model.safetensors.index.json"
+    index = json.loads(index_path.read_text())
+    files = sorted(set(index["weight_map"].values()))
+    moved = next(name for name, file in index["weight_map"].items() if file == files[0])
+    index["weight_map"][moved] = files[1]
+    index_path.write_text(json.dumps(index))
+    with pytest.raises(InputError, match=moved):
+        GPT2.from_pretrained(tmp_path / "model")
+
+
+def test_saved_in_shards(tiny, tmp_path):
+    model = GPT2.from_pretrained(tiny / "inner")
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    np.testing.assert_array_equal(GPT2.from_pretrained(tmp_path)([1, 2, 3]), model([1, 2, 3]))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from gpt2fast.safetensors.header import Entry
 from gpt2fast.safetensors.lazy import SafeOpen, TensorSlice, safe_open
 from gpt2fast.safetensors.reader import File, load_file, read_file, read_metadata
-from gpt2fast.safetensors.sharded import INDEX_NAME, SINGLE_NAME, load_sharded, read_index, save_sharded
+from gpt2fast.safetensors.sharded import INDEX_NAME, SINGLE_NAME, check_shard, load_sharded, read_index, save_sharded
 from gpt2fast.safetensors.widen import as_float32
 from gpt2fast.safetensors.writer import save_file
 
@@ -28,6 +28,7 @@ __all__ = [
     "SafeOpen",
     "TensorSlice",
     "as_float32",
+    "check_shard",
     "load_file",
     "load_sharded",
     "read_file",

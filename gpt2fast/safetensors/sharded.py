@@ -81,11 +81,16 @@ def load_sharded(directory: str | os.PathLike[str], *, mmap: bool = False) -> di
     found: dict[str, Array] = {}
     for path in dict.fromkeys(index.values()):
         shard = load_file(path, mmap=mmap)
-        expected = {name for name, home in index.items() if home == path}
-        _refuse(f"{path}: lacks tensors that {INDEX_NAME} says it has", expected - shard.keys())
-        _refuse(f"{path}: has tensors that {INDEX_NAME} does not say it has", shard.keys() - expected)
+        check_shard(path, shard, index)
         found.update(shard)
     return {name: found[name] for name in index}
+
+
+def check_shard(path: Path, names: Iterable[str], index: Mapping[str, Path]) -> None:
+    """Raise InputError where the tensors in the shard at `path` are not exactly those that the index puts there."""
+    there, expected = set(names), {name for name, home in index.items() if home == path}
+    _refuse(f"{path}: lacks tensors that {INDEX_NAME} says it has", expected - there)
+    _refuse(f"{path}: has tensors that {INDEX_NAME} does not say it has", there - expected)
 
 
 def _refuse(what: str, names: Iterable[str]) -> None:
