@@ -175,9 +175,10 @@ def test_samples_share_the_prompt_and_finished_rows_make_room(tokenizer: Tokeniz
 
 
 @pytest.mark.parametrize("length", [3, 8, 11])
-def test_samples_that_slide_begin_at_the_prompt_all_the_same(tokenizer: Tokenizer, length: int) -> None:
+@pytest.mark.parametrize("count", [1, 11])
+def test_samples_that_slide_begin_at_the_prompt_all_the_same(tokenizer: Tokenizer, length: int, count: int) -> None:
     model = ToyModel(n_ctx=8)
-    options: dict[str, Any] = {"max_new_tokens": 11, "overflow": "slide", "seed": 3}
+    options: dict[str, Any] = {"max_new_tokens": count, "overflow": "slide", "seed": 3}
     found = of(tokenizer, model, [[1] * length], 5, batch_size=2, **options)
     assert found == of(tokenizer, model, [[1] * length], 5, batch_size=16, **options)
     last = found[0][4]

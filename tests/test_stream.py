@@ -78,6 +78,8 @@ def test_a_stop_string_within_another_waits_for_the_earlier_one() -> None:
     stop = StopStrings(["abcd", "bc"])
     assert stop.feed("abc") + stop.feed("x") == "a"
     assert stop.found
+    stop = StopStrings(["abcd", "bc"])
+    assert (stop.feed("abc"), stop.flush(), stop.found) == ("", "a", True)
 
 
 @pytest.mark.parametrize("strings", ["a", ["a"], ("a",), {"a"}, frozenset("a")])

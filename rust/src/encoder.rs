@@ -1,15 +1,15 @@
 //! Pieces to ids: the vocabulary, then a small cache, then the merge loop.
 //!
-//! Performance notes (30 November 2026), one thread of a busy two-core AVX-512 machine, 10 MB, time on the processor:
+//! Performance notes (30 November 2026), one thread of a two-core AVX-512 machine that had other work too, so that only
+//! large differences mean something:
 //! - English has a piece every 4.7 bytes; 95 % of pieces are vocabulary entries (77 % in code, 60 % in ten languages). So
-//!   most pieces end at the first probe of the table of words. From the loop over characters with a small cache before
-//!   the table (86 MB/s) the masks of `scan.rs`, keys read as 16 bytes and fetching slots a batch ahead made 360 MB/s.
-//! - A cache of two-way sets of 64 Ki pieces instead of 32 Ki direct-mapped ones: 360 to 430 MB/s; the misses were merges.
-//! - Two entries of a table line compared before the one branch, and four ids stored before asking how many there are:
-//!   within the noise, kept because they are as short.
-//! - The filter of `vocabulary.rs` before the table of merges: within the noise in English, 5 % in ten languages.
-//! - Thrown away: a pass of its own for the lookups that fetches the cache's sets for those that miss (no gain); filling
-//!   the arrays of a batch for every short text (longer than encoding it).
+//!   most pieces end at the first probe of the table of words.
+//! - A loop over characters with a small cache before the table made about 90 MB/s of English seen before. The masks of
+//!   `scan.rs`, keys read as 16 bytes and slots fetched a batch ahead, together: about 400.
+//! - Kept without a measured gain, because they are as short: comparing two entries of a table line before the one
+//!   branch, storing four ids before asking how many there are, the filter of `vocabulary.rs` before the merges.
+//! - Thrown away: a pass of its own for the lookups that fetches the cache's sets for those that miss (no gain seen).
+//! - Short texts skip the batches: filling their arrays takes longer than looking up three pieces.
 
 use crate::merge::{merge, merge_short, Scratch};
 pub use crate::output::{Id, Output};

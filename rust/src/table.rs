@@ -1,6 +1,6 @@
 //! Tables that are read at random: zeroed memory in large pages, where the system has them.
 //!
-//! Performance notes (30 November 2026): a table of 4 MiB in pages of 4 KiB costs a table walk for most of its reads.
+//! Large, because random reads of some megabytes in pages of 4 KiB miss the processor's table of addresses.
 
 use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
 use std::ops::{Deref, DerefMut};
