@@ -1,0 +1,117 @@
+"""Tokens per second of the engine on GPT-2 124M, in each dtype, and of transformers where it is installed.
+
+    python benchmarks/engine.py [--rounds 5] [--threads 1 2] [--size gpt2]
+
+Weights come from a seed.  Float32 logits are compared with the expected ones of the tests before anything is timed.
+Shown are medians: prefill of 128 and 512 tokens (last logits only), decoding after 32 and 900 tokens, and decoding of 8
+and 32 texts at once; and for one text the weights read a second, to hold against what the memory gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import seeded  # noqa: E402
+
+from gpt2fast.kernels.cpu import cpu_level  # noqa: E402
+from gpt2fast.model import GPT2  # noqa: E402
+
+COLUMNS = ("prefill 128", "prefill 512", "decode at 32", "decode at 900", "8 texts", "32 texts", "GB/s")
+
+
+def median(call: Callable[[], object], rounds: int) -> float:
+    """Median seconds of a call, after one that is not counted."""
+    call()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def ours(model: GPT2, rounds: int) -> list[float]:
+    """The figures of a row but the last."""
+    ids = np.arange(1024) * 37 % model.config.vocab_size
+
+    def decode(length: int, batch: int) -> float:
+        cache = model.new_cache(batch, length + 4 * rounds + 1)
+        model(np.tile(ids[:length], (batch, 1)), cache, last_only=True)
+        one = np.full((batch, 1), 5)
+        return batch / median(lambda: model(one, cache, last_only=True), 4 * rounds)
+
+    prefill = [n / median(lambda n=n: model(ids[:n], last_only=True), rounds) for n in (128, 512)]
+    return [*prefill, decode(32, 1), decode(900, 1), decode(32, 8), decode(32, 32)]
+
+
+def theirs(directory: Path, threads: int, rounds: int) -> list[float]:
+    """The same of transformers in float32."""
+    import torch
+    from transformers import GPT2LMHeadModel
+
+    torch.set_num_threads(threads)
+    model = GPT2LMHeadModel.from_pretrained(directory).eval()
+    ids = torch.arange(1024) * 37 % model.config.vocab_size
+
+    def decode(length: int, batch: int) -> float:
+        cache = model(ids[:length].repeat(batch, 1), logits_to_keep=1).past_key_values
+        one = torch.full((batch, 1), 5)
+        step = lambda: model(one, past_key_values=cache, logits_to_keep=1)  # noqa: E731
+        return batch / median(step, 4 * rounds)
+
+    with torch.inference_mode():
+        prefill = [n / median(lambda n=n: model(ids[None, :n], logits_to_keep=1), rounds) for n in (128, 512)]
+        return [*prefill, decode(32, 1), decode(900, 1), decode(32, 8), decode(32, 32)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--size", choices=["gpt2", "gpt2-medium"], default="gpt2")
+    options = parser.parse_args()
+    config = seeded.config(options.size)
+    tensors = seeded.tensors(config)
+    expected = np.load(ROOT / "tests" / "data" / "reference" / f"expected-{options.size}.npz")
+    kinds = [("float32", "panel"), ("float32", "blas"), ("bfloat16", "panel"), ("int8", "panel"), ("int4", "panel")]
+    print(
+        f"{platform.processor() or platform.machine()}, {cpu_level()}; Python {platform.python_version()}, NumPy "
+        f"{np.__version__}; {options.size}; {options.rounds} rounds; {time.strftime('%d %B %Y')}"
+    )
+    print(f"{'threads, dtype':26}" + "".join(f"{column:>15}" for column in COLUMNS))
+
+    def show(name: str, row: list[float], size: float) -> None:
+        print(f"{name:26}" + "".join(f"{value:15.0f}" for value in row) + f"{size * row[2] / 1e9:15.1f}", flush=True)
+
+    with tempfile.TemporaryDirectory() as directory:
+        for threads in options.threads:
+            for dtype, gemm in kinds:
+                model = GPT2.from_tensors(config, tensors, dtype=dtype, gemm=gemm, num_threads=threads)
+                error = np.abs(model(expected["ids_1"], last_only=True) - expected["last_logits_1"]).max()
+                if dtype == "float32" and error > 1e-3:
+                    raise SystemExit(f"{dtype} {gemm} is off by {error}")
+                bits = {"float32": 32, "bfloat16": 16, "int8": 8.5, "int4": 4.5}[dtype]
+                show(f"{threads}, {dtype} {gemm}", ours(model, options.rounds), model.num_parameters * bits / 8)
+            if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+                path = Path(directory)
+                if not (path / "config.json").exists():
+                    GPT2.from_tensors(config, tensors).save_pretrained(path)
+                row = theirs(path, threads, options.rounds)
+                show(f"{threads}, transformers float32", row, model.num_parameters * 4)
+
+
+if __name__ == "__main__":
+    main()
