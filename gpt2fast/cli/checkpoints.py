@@ -1,0 +1,44 @@
+"""`gpt2fast inspect` and `download`: files of models."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from gpt2fast.cli import common
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to the parser's."""
+    inspect = common.add_command(
+        commands,
+        "inspect",
+        _inspect_command,
+        "what a safetensors file or a checkpoint holds",
+        "Write the names, types, shapes and places of the tensors, without reading them.",
+    )
+    inspect.add_argument("--json", action="store_true", help="JSON instead of a table")
+    inspect.add_argument("path", metavar="PATH", help="a safetensors file, or a directory with a model")
+
+    download = common.add_command(
+        commands,
+        "download",
+        _download_command,
+        "fetch a model",
+        "Fetch a model into the user's cache, where it is not there yet, and write the directory's path.",
+    )
+    download.add_argument("name", metavar="NAME", help="gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2 or org/name")
+
+
+def _inspect_command(options: argparse.Namespace) -> None:
+    from gpt2fast.inspect import inspect, render_json, render_text
+
+    report = inspect(options.path)
+    common.stdout().write((render_json if options.json else render_text)(report).encode("utf-8", "surrogateescape"))
+
+
+def _download_command(options: argparse.Namespace) -> None:
+    from gpt2fast.hub import download
+
+    common.stdout().write(os.fsencode(download(options.name)) + b"\n")

@@ -1,0 +1,129 @@
+"""What the commands share: exact bytes in and out, and the options that several of them have."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from gpt2fast.errors import InputError
+
+if TYPE_CHECKING:
+    from gpt2fast.language_model import LanguageModel
+    from gpt2fast.tokenizer import Tokenizer
+
+Run = Callable[[argparse.Namespace], None]
+
+
+def add_command(
+    commands: Any, name: str, run: Run, summary: str, description: str, epilog: str | None = None
+) -> argparse.ArgumentParser:
+    """A new command that calls `run` with its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=description, epilog=epilog, allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+# Options
+
+
+def positive(text: str) -> int:
+    """The type of an option that counts something."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"unknown device {text!r}; expected cpu, cuda or cuda:NUMBER")
+    return text
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """--model and how it is kept and run; `load` reads them."""
+    parser.add_argument(
+        "--model", default="demo", help="demo, a directory, or a name such as gpt2 or org/name (default: demo)"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "int8", "int4"],
+        default="float32",
+        help="how weights are kept: smaller is faster and less exact (default: float32)",
+    )
+    parser.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: the processors there are)")
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    """--tokenizer; `tokenizer` reads it."""
+    parser.add_argument(
+        "--tokenizer", default="gpt2", metavar="NAME", help="gpt2, demo, a model's directory or name (default: gpt2)"
+    )
+
+
+def add_allow_special(parser: argparse.ArgumentParser) -> None:
+    """--allow-special; `encode` reads it."""
+    parser.add_argument(
+        "--allow-special",
+        action="store_true",
+        help="<|endoftext|> in the text is the token; without this it is text like any other",
+    )
+
+
+def add_text(parser: argparse.ArgumentParser) -> Any:
+    """--text, in a group that a file's name excludes; `text` reads it."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--text", metavar="TEXT", help="this text instead of a file's")
+    return group
+
+
+def load(options: argparse.Namespace) -> LanguageModel:
+    """The model that the options name."""
+    from gpt2fast.language_model import load
+
+    return load(options.model, dtype=options.dtype, device=options.device, num_threads=options.threads)
+
+
+def tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of that name."""
+    from gpt2fast.tokenizer import Tokenizer, get_encoding
+
+    if name == "gpt2":  # ships with the package: no download, no engine
+        return get_encoding(name)
+    from gpt2fast.hub import resolve
+
+    return Tokenizer.from_pretrained(resolve(name))
+
+
+def encode(tokenizer: Tokenizer, text: bytes, options: argparse.Namespace) -> list[int]:
+    """The ids of the text, with special tokens where the options allow them."""
+    return tokenizer.encode(text, allowed_special="all") if options.allow_special else tokenizer.encode_ordinary(text)
+
+
+# Input and output
+
+
+def stdout() -> BinaryIO:
+    """Standard output, for bytes.  Raises InputError where the process was started without one."""
+    if sys.stdout is None:
+        raise InputError("standard output is closed")
+    return sys.stdout.buffer
+
+
+def read(file: str) -> bytes:
+    """The bytes of a file; - is standard input."""
+    if file == "-":
+        return b"" if sys.stdin is None else sys.stdin.buffer.read()
+    with open(file, "rb") as stream:
+        return stream.read()
+
+
+def text(options: argparse.Namespace, file: str) -> bytes:
+    """The bytes of --text, as the shell passed them, whatever the locale; else the file's."""
+    return read(file) if options.text is None else os.fsencode(options.text)
