@@ -19,7 +19,7 @@ from gpt2fast.kernels.kv_cache import KVCache
 from gpt2fast.kernels.linear import Weight
 from gpt2fast.kernels.transformer import Transformer
 from gpt2fast.threads import resolve_num_threads
-from gpt2fast.weights import BLOCK_MATRICES, Arrays, Checkpoint, expected_shapes
+from gpt2fast.weights import BLOCK_MATRICES, TABLES, Arrays, Checkpoint, expected_shapes
 
 __all__ = ["DTYPES", "GPT2", "KVCache"]
 
@@ -32,8 +32,8 @@ DTYPES = ("float32", "bfloat16", "int8", "int4")
 # and memory does not grow with the prompt.
 _PASS = 256
 
-# A part of one pass: the cache row, its new ids, and which of them, counted from `start`, results are wanted for.
-_Piece = tuple[int, npt.NDArray[np.int32]]
+# A row of the cache, its new ids, and for how many last ones of them results are wanted.
+_Piece = tuple[int, npt.NDArray[np.int32], int]
 
 
 class GPT2:
@@ -111,7 +111,7 @@ class GPT2:
         return cls._build(Arrays(config, tensors), resolve_num_threads(num_threads), gemm, dtype)
 
     @classmethod
-    def _build(cls, source: Checkpoint | Arrays, num_threads: int, gemm: str, dtype: str) -> GPT2:
+    def _build(cls, source: Checkpoint | Arrays | _Kept, num_threads: int, gemm: str, dtype: str) -> GPT2:
         # One tensor at a time, the large tables in parts: read, repacked, dropped.  So the peak is the packed model.
         config, tensor = source.config, source.tensor
         others: dict[str, Floats] = {}
@@ -166,6 +166,18 @@ class GPT2:
         )
         return cls(config, transformer, weights, others, dtype=dtype, num_threads=num_threads, gemm=gemm)
 
+    def with_dtype(self, dtype: str) -> GPT2:
+        """The same model with its matrices kept as another `dtype`; biases, norms and positions are shared.
+
+        A model in fewer bits serves as a draft in speculative decoding.  Raises InputError for an unknown dtype.
+
+        >>> import gpt2fast
+        >>> gpt2fast.load("demo").model.with_dtype("int8").dtype
+        'int8'
+        """
+        _check_options(dtype, "cpu", "panel")
+        return self._build(_Kept(self), self.num_threads, "panel", dtype)
+
     def __repr__(self) -> str:
         c = self.config
         return (
@@ -215,11 +227,18 @@ class GPT2:
         """
         return self._apply(ids, None, False, logits=False)
 
-    def extend(self, cache: KVCache, rows: Sequence[int], ids: Sequence[npt.ArrayLike]) -> Floats:
+    def extend(
+        self,
+        cache: KVCache,
+        rows: Sequence[int],
+        ids: Sequence[npt.ArrayLike],
+        wanted: Sequence[int] | None = None,
+    ) -> Floats:
         """The logits (len(rows), vocab_size) after the last of `ids[i]`, which continue row `rows[i]` of the cache.
 
-        The rows may grow by different numbers of tokens, at least one each; nothing is padded.  Raises as a call does,
-        and InputError where a row is named twice.
+        With `wanted`, those after the last `wanted[i]` of `ids[i]`, which may be none: (sum(wanted), vocab_size).  The
+        rows may grow by different numbers of tokens, at least one each; nothing is padded.  Raises as a call does, and
+        InputError where a row is named twice or more logits are wanted than there are ids.
         """
         if len(rows) != len(ids):
             raise InputError(f"there are {len(rows)} rows, but ids for {len(ids)}")
@@ -229,7 +248,13 @@ class GPT2:
         for i, row_ids in enumerate(checked):
             if row_ids.ndim != 1 or not row_ids.size:
                 raise InputError(f"ids[{i}] has shape {row_ids.shape}; expected one dimension with at least one id")
-        return self._run(cache, list(zip(rows, checked, strict=True)), last_only=True, logits=True)
+        counts = [1] * len(rows) if wanted is None else list(wanted)
+        if len(counts) != len(rows):
+            raise InputError(f"there are {len(rows)} rows, but numbers of wanted logits for {len(counts)}")
+        for i, (row_ids, count) in enumerate(zip(checked, counts, strict=True)):
+            if not 0 <= count <= len(row_ids):
+                raise InputError(f"wanted[{i}] is {count}; expected 0 to {len(row_ids)}, the number of ids")
+        return self._run(cache, list(zip(rows, checked, counts, strict=True)), logits=True)
 
     def _apply(self, ids: npt.ArrayLike, cache: KVCache | None, last_only: bool, logits: bool) -> Floats:
         array = self._check_ids(ids)
@@ -242,7 +267,8 @@ class GPT2:
             cache = self.new_cache(max(len(batch), 1), self.config.n_ctx)
         elif cache.batch != len(batch):
             raise InputError(f"the cache has {cache.batch} rows, ids {len(batch)}")
-        out = self._run(cache, list(enumerate(batch)), last_only=last_only, logits=logits)
+        wanted = 1 if last_only else batch.shape[1]
+        out = self._run(cache, [(row, row_ids, wanted) for row, row_ids in enumerate(batch)], logits=logits)
         shape = array.shape[:-1] if last_only else array.shape
         return out.reshape(*shape, out.shape[-1])
 
@@ -260,10 +286,10 @@ class GPT2:
             )
         return array.astype(np.int32, order="C")
 
-    def _run(self, cache: KVCache, segments: list[_Piece], *, last_only: bool, logits: bool) -> Floats:
+    def _run(self, cache: KVCache, segments: list[_Piece], *, logits: bool) -> Floats:
         lengths = cache.lengths
         limit = min(cache.capacity, self.config.n_ctx)
-        for row, ids in segments:
+        for row, ids, _ in segments:
             held = int(lengths[row]) if 0 <= row < cache.batch else 0
             if held + len(ids) > limit:
                 raise InputError(
@@ -276,15 +302,15 @@ class GPT2:
         with one_blas_thread() if self.gemm == "blas" else nullcontext():
             for pieces in _passes(segments, _PASS):
                 counts = np.array([len(ids) for _, ids, _ in pieces], np.int64)
-                ends = np.cumsum(counts) - 1
-                wanted = ends[[last for _, _, last in pieces]] if last_only else np.arange(counts.sum())
+                ends = np.cumsum(counts)
+                wanted = [np.arange(end - last, end) for end, (_, _, last) in zip(ends, pieces, strict=True)]
                 results.append(
                     self._transformer.forward(
                         cache,
                         np.array([row for row, _, _ in pieces], np.int64),
                         counts,
                         np.concatenate([ids for _, ids, _ in pieces]),
-                        wanted,
+                        np.concatenate(wanted),
                         logits=logits,
                         num_threads=self.num_threads,
                     )
@@ -309,24 +335,42 @@ class GPT2:
         folder.mkdir(parents=True, exist_ok=True)
         tensors: dict[str, Floats] = dict(self._others)
         for name, weight in self._weights.items():
-            values = weight.values()
-            tensors[name] = np.ascontiguousarray(values.T) if name in ("wte.weight", "lm_head.weight") else values
+            tensors[name] = weight.outputs(0, weight.shape[1]) if name in TABLES else weight.values()
         st.save_sharded(tensors, folder, max_shard_size=max_shard_size, metadata={"format": "pt"})
         with atomic_write(folder / "config.json") as file:
             file.write((json.dumps(self.config.to_dict(), indent=2) + "\n").encode())
 
 
-def _passes(segments: list[_Piece], size: int) -> Iterator[list[tuple[int, npt.NDArray[np.int32], bool]]]:
-    """Cut the segments, in order, into passes of at most `size` tokens: lists of (row, ids, has the row's last id)."""
-    pieces: list[tuple[int, npt.NDArray[np.int32], bool]] = []
+class _Kept:
+    """The weights of a model in memory, read as those of a `Checkpoint` are."""
+
+    by_output = True
+
+    def __init__(self, model: GPT2) -> None:
+        self.config = model.config
+        self._model = model
+
+    def tensor(self, name: str) -> Floats:
+        """The values of one tensor, of matrices and tables [outputs, inputs]."""
+        weight = self._model._weights.get(name)
+        return self._model._others[name] if weight is None else weight.outputs(0, weight.shape[1])
+
+    def rows(self, name: str, first: int, last: int) -> Floats:
+        """The rows `first` to `last` of one table."""
+        return self._model._weights[name].outputs(first, last)
+
+
+def _passes(segments: list[_Piece], size: int) -> Iterator[list[_Piece]]:
+    """The segments, in order, cut into passes of at most `size` tokens."""
+    pieces: list[_Piece] = []
     room = size
-    for row, ids in segments:
+    for row, ids, wanted in segments:
         start = 0
         while start < len(ids):
             part = ids[start : start + room]
             start += len(part)
             room -= len(part)
-            pieces.append((row, part, start == len(ids)))
+            pieces.append((row, part, min(max(wanted - (len(ids) - start), 0), len(part))))
             if room == 0:
                 yield pieces
                 pieces, room = [], size

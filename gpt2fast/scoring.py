@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from gpt2fast.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.pairing import end_of_text, shared_vocabulary
 
 __all__ = ["Score", "TokenScore", "score_texts"]
 
@@ -143,9 +144,12 @@ def score_texts(
     stride = max(n_ctx // 2, 1) if stride is None else whole_number("stride", stride, least=1)
     if stride > n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {n_ctx} tokens")
-    begin = [_end_of_text(model, tokenizer), *tokenizer.encode_ordinary(_checked(context, "context"))]
+    eos = end_of_text(model, tokenizer)
+    if eos is None:
+        raise InputError("neither configuration nor tokenizer has an end-of-text for a text to come after")
+    begin = [eos, *tokenizer.encode_ordinary(_checked(context, "context"))]
     encoded = [tokenizer.encode_with_offsets(_checked(text, f"texts[{i}]")) for i, text in enumerate(texts)]
-    n_vocab = min(model.config.vocab_size, tokenizer.n_vocab)
+    n_vocab = shared_vocabulary(model, tokenizer)
     sequences = [np.array(begin + ids, np.int64) for ids, _ in encoded]
     for i, sequence in enumerate(sequences):
         if sequence.max() >= n_vocab:
@@ -237,15 +241,6 @@ def _measures(logits: npt.NDArray[np.float32], targets: Ids) -> Floats:
         measured[1] = np.count_nonzero(row > chosen) + 1
         measured[2] = (math.log(total) - mean) / math.log(2)
     return out
-
-
-def _end_of_text(model: Any, tokenizer: Any) -> int:
-    eos: int | None = model.config.eos_token_id
-    if eos is None and "<|endoftext|>" in tokenizer.special_tokens_set:
-        eos = tokenizer.eot_token
-    if eos is None or eos >= min(model.config.vocab_size, tokenizer.n_vocab):
-        raise InputError("neither configuration nor tokenizer has an end-of-text for a text to come after")
-    return eos
 
 
 def _checked(text: Any, name: str) -> str | bytes:

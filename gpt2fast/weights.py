@@ -19,12 +19,14 @@ from gpt2fast import safetensors as st
 from gpt2fast.config import Config
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
-__all__ = ["BLOCK_MATRICES", "Arrays", "Checkpoint", "expected_shapes", "match_names"]
+__all__ = ["BLOCK_MATRICES", "TABLES", "Arrays", "Checkpoint", "expected_shapes", "match_names"]
 
 Shape = tuple[int, ...]
 
 #: The products of a block, by their published names.
 BLOCK_MATRICES = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+#: The tables with a row for each token.
+TABLES = ("wte.weight", "lm_head.weight")
 
 # Causal masks that older checkpoints carry along, float or bool.
 _MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")

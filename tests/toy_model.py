@@ -60,16 +60,19 @@ class ToyModel:
         self.caches.append(ToyCache(batch, capacity or self.config.n_ctx))
         return self.caches[-1]
 
-    def extend(self, cache: ToyCache, rows: Sequence[int], ids: Sequence[npt.ArrayLike]) -> Floats:
+    def extend(
+        self, cache: ToyCache, rows: Sequence[int], ids: Sequence[npt.ArrayLike], wanted: Sequence[int] | None = None
+    ) -> Floats:
         assert len(set(rows)) == len(rows) == len(ids) > 0
         self.calls.append([np.size(row_ids) for row_ids in ids])
         out = []
-        for row, row_ids in zip(rows, ids, strict=True):
+        for row, row_ids, count in zip(rows, ids, wanted or [1] * len(rows), strict=True):
             held = cache.rows[row]
             held.extend(np.asarray(row_ids).tolist())
             assert len(held) <= min(cache.capacity, self.config.n_ctx)
-            out.append(self.logits_after(held))
-        return np.stack(out)
+            assert count <= np.size(row_ids)
+            out += [self.logits_after(held[: len(held) - i]) for i in reversed(range(count))]
+        return np.array(out, np.float32).reshape(len(out), self.config.vocab_size)
 
     def __call__(self, ids: npt.ArrayLike, cache: Any = None, last_only: bool = False) -> Floats:
         """Without a cache, for one text or several."""

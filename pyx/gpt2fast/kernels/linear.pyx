@@ -281,22 +281,20 @@ cdef class Weight:
         """Bytes of memory that the panels occupy; 0 where the weight points into another's memory."""
         return self.size
 
-    def column(self, int64_t index):
-        """The float32 weights [k] of one output."""
-        cdef float[::1] out = np.empty(self.matrix.k, np.float32)
-        if not 0 <= index < self.matrix.n:
-            raise IndexError(f"output {index} of {self.matrix.n}")
-        read_column(&self.matrix, index, &out[0])
+    def outputs(self, int64_t first, int64_t last):
+        """The float32 weights [last - first, k] of the outputs `first` to `last` as a new array, whatever the layout."""
+        if not 0 <= first <= last <= self.matrix.n:
+            raise IndexError(f"outputs {first} to {last} of {self.matrix.n}")
+        cdef float[:, ::1] out = np.empty((last - first, self.matrix.k), np.float32)
+        cdef int64_t i
+        with nogil:
+            for i in range(last - first):
+                read_column(&self.matrix, first + i, &out[i, 0])
         return np.asarray(out)
 
     def values(self):
         """The float32 weights [k, n] as a new array, whatever the layout."""
-        cdef float[:, ::1] out = np.empty((self.matrix.n, self.matrix.k), np.float32)
-        cdef int64_t column
-        with nogil:
-            for column in range(self.matrix.n):
-                read_column(&self.matrix, column, &out[column, 0])
-        return np.ascontiguousarray(np.asarray(out).T)
+        return np.ascontiguousarray(self.outputs(0, self.matrix.n).T)
 
     def multiply(self, const float[:, ::1] x, *, str activation="linear", add_to=None, int num_threads=1):
         """activation(x w + b) as float32 [m, n], or `add_to` [m, n] plus x w + b."""
