@@ -137,7 +137,7 @@ def test_shapes_are_checked():
     with pytest.raises(ValueError, match="empty"):
         Weight.panels(draw(0, 0, 6))
     with pytest.raises(IndexError):
-        weight.outputs(0, 6)
+        weight.outputs(0, 7)
     with pytest.raises(ValueError, match="bias has 5 values"):
         Weight.blas(draw(0, 4, 6), draw(0, 5))
     with pytest.raises(ValueError, match="bias has 5 values"):
