@@ -8,11 +8,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
-from gpt2fast.errors import InputTypeError
+from gpt2fast.arguments import whole_number
+from gpt2fast.batch import Drafter
+from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation import Generation, Prompt, Settings, Step, generate, steps
 from gpt2fast.hub import resolve
 from gpt2fast.model import GPT2
 from gpt2fast.scoring import Score, score_texts
+from gpt2fast.speculation import ModelDrafter, PromptLookup
 from gpt2fast.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ __all__ = ["LanguageModel", "Options", "load"]
 
 class Options(TypedDict, total=False):
     """What `generate`, `stream` and `generate_batch` take as keywords: the fields of `gpt2fast.generation.Settings`,
-    where each one is explained."""
+    where each one is explained, and those of `LanguageModel.drafter`."""
 
     max_new_tokens: int | None
     min_new_tokens: int
@@ -42,6 +45,8 @@ class Options(TypedDict, total=False):
     logprobs: int | None
     overflow: Literal["stop", "error", "slide"]
     batch_size: int
+    speculate: Literal["int4", "int8", "lookup"] | None
+    draft: LanguageModel | GPT2 | None
 
 
 def load(
@@ -83,6 +88,7 @@ class LanguageModel:
         self.model = model
         #: The tokenizer, a `gpt2fast.Tokenizer`.
         self.tokenizer = tokenizer
+        self._drafts: dict[str, GPT2] = {}
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.model!r} with {self.tokenizer!r}>"
@@ -120,7 +126,7 @@ class LanguageModel:
         The options, explained at `gpt2fast.generation.Settings`, are max_new_tokens (60), min_new_tokens, temperature
         (0.8; 0 is greedy), top_k (40; 0 is off), top_p, min_p, repetition_penalty, no_repeat_ngram_size, logit_bias,
         banned_ids, stop, seed, logprobs, overflow and batch_size.  `on_token` is called with a `Step` for every new
-        token.
+        token.  `speculate` or `draft` makes a large model quicker and changes nothing else; see `drafter`.
 
         Raises InputError or InputTypeError, naming the argument, before anything is computed; InputError, too, where
         the model's logits are not finite.
@@ -130,7 +136,10 @@ class LanguageModel:
         >>> lm.generate("Once upon a time", temperature=0, stop=".").text
         ', and the old man was very fond of his own, and he was very fond of his own'
         """
-        found = generate(self.model, self.tokenizer, [self._ids(prompt)], _settings(options), n=n, on_token=on_token)[0]
+        n = whole_number("n", n, least=1)
+        settings, drafter = self._split(options, n)
+        prompts = [self._ids(prompt)]
+        found = generate(self.model, self.tokenizer, prompts, settings, n=n, on_token=on_token, drafter=drafter)[0]
         return found if n > 1 else found[0]
 
     def generate_batch(
@@ -147,7 +156,8 @@ class LanguageModel:
         if isinstance(prompts, (str, bytes)):
             raise InputTypeError(f"prompts is one {type(prompts).__name__}; expected a list of prompts")
         ids = [self._ids(prompt) for prompt in prompts]
-        found = generate(self.model, self.tokenizer, ids, _settings(options), on_token=on_token)
+        settings, drafter = self._split(options, len(ids))
+        found = generate(self.model, self.tokenizer, ids, settings, on_token=on_token, drafter=drafter)
         return [samples[0] for samples in found]
 
     def stream(self, prompt: str | bytes | Prompt, **options: Unpack[Options]) -> Iterator[str]:
@@ -159,7 +169,8 @@ class LanguageModel:
         >>> list(gpt2fast.load("demo").stream("Once upon a time", max_new_tokens=4, temperature=0))
         [',', ' and', ' the', ' old']
         """
-        made = steps(self.model, self.tokenizer, [self._ids(prompt)], _settings(options))
+        settings, drafter = self._split(options, 1)
+        made = steps(self.model, self.tokenizer, [self._ids(prompt)], settings, drafter=drafter)
         return (step.text for step in made if step.text)
 
     def score(self, text: str | bytes, *, context: str | bytes = "", stride: int | None = None) -> Score:
@@ -193,14 +204,49 @@ class LanguageModel:
             raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
         return score_texts(self.model, self.tokenizer, texts, context=context, stride=stride)
 
+    def drafter(
+        self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1
+    ) -> Drafter | None:
+        """What proposes tokens in speculative decoding of up to `size` texts at once; None where nothing is asked for.
+
+        `speculate` is "int8" or "int4", a copy of this model in fewer bits, made at the first call and kept; or
+        "lookup", which looks for what followed when the text's last tokens came before.  `draft` is a smaller model
+        with the same tokens.  The texts are those that would come without, token by token, only sooner, if the
+        proposals are good; `Generation.drafted` and `Generation.accepted` tell how good they were.
+
+        Raises InputError or InputTypeError where both are given, or one that cannot draft for this model.
+        """
+        if speculate is not None and draft is not None:
+            raise InputError("speculate and draft were given; expected one of them")
+        if speculate == "lookup":
+            return PromptLookup()
+        if draft is not None:
+            model = draft.model if isinstance(draft, LanguageModel) else draft
+            if not isinstance(model, GPT2):
+                raise InputTypeError(f"draft is of type {type(draft).__name__}; expected a LanguageModel or a GPT2")
+            return ModelDrafter(self.model, model, size)
+        if speculate is None:
+            return None
+        if speculate not in ("int8", "int4"):
+            raise InputError(f"speculate is {speculate!r}; expected 'int4', 'int8' or 'lookup'")
+        if speculate == self.model.dtype:
+            raise InputError(f"speculate is {speculate!r}, but the model itself is kept so; nothing would be quicker")
+        if speculate not in self._drafts:
+            self._drafts[speculate] = self.model.with_dtype(speculate)
+        return ModelDrafter(self.model, self._drafts[speculate], size)
+
     def _ids(self, prompt: str | bytes | Prompt) -> Prompt:
         return self.tokenizer.encode_ordinary(prompt) if isinstance(prompt, (str, bytes)) else prompt
 
-
-def _settings(options: Options) -> Settings:
-    names = [field.name for field in dataclasses.fields(Settings)]
-    for name in options:
-        if name not in names:
-            close = get_close_matches(name, names, 1)
-            raise InputTypeError(f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
-    return Settings(**options)
+    def _split(self, options: Options, texts: int) -> tuple[Settings, Drafter | None]:
+        """The settings and the drafter that the options of a call for so many texts name."""
+        known = [field.name for field in dataclasses.fields(Settings)]
+        for name in options:
+            if name not in (*known, "speculate", "draft"):
+                close = get_close_matches(name, known, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise InputTypeError(f"there is no option {name!r}{hint}")
+        speculate, draft = options.pop("speculate", None), options.pop("draft", None)
+        settings = Settings(**options)  # type: ignore[misc]
+        rows = max(min(settings.batch_size, texts), 1)
+        return settings, self.drafter(speculate=speculate, draft=draft, size=rows)

@@ -112,10 +112,12 @@ class Sampling:
         if generator is None:
             raise InputError(f"temperature is {self.temperature:g}; a generator of random numbers is needed")
         ids, weights = self._kept(values)
-        # Inverse transform sampling: one draw a token whatever the filters left, so a stream of draws stays in step.
-        cumulative = np.cumsum(weights)
-        draw = min(generator.random() * cumulative[-1], np.nextafter(cumulative[-1], 0))
-        return int(ids[np.searchsorted(cumulative, draw, side="right")])
+        # An exponential race: the token with the least of exponential numbers over weights is each one with just its
+        # probability.  Each id has its own number, and one draw a token starts them all, whatever the filters left: so
+        # logits that are nearly the same, of a draft or another machine, nearly always choose the same token.
+        key = generator.integers(2**64, dtype=np.uint64)
+        with np.errstate(divide="ignore"):  # a weight of 0 never wins
+            return int(ids[(_exponentials(key, ids) / weights).argmin()])
 
     def probabilities(self, logits: npt.ArrayLike, seen: Sequence[int] = (), *, banned: Sequence[int] = ()) -> Floats:
         """The float64 probabilities (n_vocab,) with which `choose` takes each token.  Raises as `choose` does.
@@ -182,6 +184,16 @@ def highest(values: Floats, k: int) -> Ids:
     else:
         places = np.arange(n)
     return places[np.argsort(-values[places], kind="stable")][:k]
+
+
+def _exponentials(key: np.uint64, ids: Ids) -> npt.NDArray[np.float64]:
+    """Exponentially distributed numbers, positive, one for each id: SplitMix64 (Steele et al. 2014) of key and id."""
+    bits = key + (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits ^= bits >> np.uint64(31)
+    result: npt.NDArray[np.float64] = -np.log(((bits >> np.uint64(11)) + 0.5) * 2.0**-53)
+    return result
 
 
 def _fewest(weights: npt.NDArray[np.float64], share: float) -> Ids:

@@ -54,6 +54,11 @@ def add_to(commands: Any) -> None:
         default="stop",
         help="at the end of the model's context: stop, refuse beforehand, or forget the older half (default: stop)",
     )
+    generate.add_argument(
+        "--speculate",
+        choices=["int4", "int8", "lookup"],
+        help="propose tokens with a smaller copy of the model or from the text itself: the same text, often sooner",
+    )
     generate.add_argument("--echo", action="store_true", help="write the prompt, too")
     generate.add_argument("--quiet", action="store_true", help="no rate on standard error")
     common.add_allow_special(generate)
@@ -61,7 +66,7 @@ def add_to(commands: Any) -> None:
 
 def _generate(options: argparse.Namespace) -> None:
     prompt = _prompt(options)
-    from gpt2fast.generation import Settings, steps
+    from gpt2fast.generation import Settings, Step, generate
 
     settings = Settings(
         max_new_tokens=options.tokens,
@@ -83,22 +88,26 @@ def _generate(options: argparse.Namespace) -> None:
     start = time.perf_counter()
     count = 0
     first = start
-    for step in steps(lm.model, lm.tokenizer, [ids], settings):
+
+    def write(step: Step) -> None:
+        nonlocal count, first
         count += 1
         if count == 1:
             first = time.perf_counter()
         if step.text:
             out.write(step.text.encode())
             out.flush()
+
+    drafter = lm.drafter(speculate=options.speculate)
+    [[found]] = generate(lm.model, lm.tokenizer, [ids], settings, on_token=write, drafter=drafter)
     end = time.perf_counter()
     out.write(b"\n")
     out.flush()
     if not options.quiet:
+        accepted = f"; {found.accepted} of {found.drafted} proposals accepted" if found.drafted else ""
         rate = f", {(count - 1) / (end - first):.1f} tokens/s" if count > 1 else ""
-        print(
-            f"[{count} tokens in {end - start:.2f} s{rate}; first after {first - start:.2f} s; seed {settings.seed}]",
-            file=sys.stderr,
-        )
+        timing = f"{count} tokens in {end - start:.2f} s{rate}; first after {first - start:.2f} s"
+        print(f"[{timing}{accepted}; seed {settings.seed}]", file=sys.stderr)
 
 
 def _prompt(options: argparse.Namespace) -> bytes:
