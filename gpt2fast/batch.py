@@ -24,6 +24,8 @@ __all__ = ["Batch", "Drafter"]
 _STEP = 256
 # A common beginning shorter than this is quicker computed anew, beside the other rows, than waited for and copied.
 _SHARED = 16
+# Proposals for a text at most: with its last token they fill the twelve rows that cost hardly more than one.
+_PROPOSALS = 11
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -214,7 +216,8 @@ class Batch:
         if item.drafted:
             text.drafted += len(item.drafted)
             text.accepted += right
-            tenant.ambition = (tenant.ambition if right == len(item.drafted) else right) + 1
+            most = tenant.ambition if right == len(item.drafted) else right
+            tenant.ambition = min(most + 1, _PROPOSALS)
             # Proposals that were wrong, or came after the end, leave the cache.
             self._cache.truncate(item.row, len(text.ids) - 1 - tenant.dropped)
         if text.finished:

@@ -15,9 +15,9 @@ __all__ = ["ACTIVATIONS", "Config"]
 ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu")
 
 # The keys of config.json for a value, the first one present counts.  transformers accepts the later ones too, and
-# ignores n_ctx where n_positions is there.
+# ignores n_ctx where n_positions is there; block_size is nanoGPT's.
 _KEYS = {
-    "n_ctx": ("n_positions", "max_position_embeddings", "n_ctx"),
+    "n_ctx": ("n_positions", "max_position_embeddings", "n_ctx", "block_size"),
     "n_embd": ("n_embd", "hidden_size"),
     "n_head": ("n_head", "num_attention_heads"),
     "n_layer": ("n_layer", "num_hidden_layers"),
@@ -49,6 +49,8 @@ class Config:
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
     tie_word_embeddings: bool = True
+    #: Whether matrices and norms have biases; false in many checkpoints of nanoGPT, never in Hugging Face's.
+    bias: bool = True
     bos_token_id: int | None = None
     #: The token that ends a text, or None where the checkpoint does not say.
     eos_token_id: int | None = None
@@ -71,7 +73,7 @@ class Config:
         epsilon = self.layer_norm_epsilon
         if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < 1e30:
             raise InputError(f"layer_norm_epsilon is {epsilon!r}; expected a number from 0")
-        for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"):
+        for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings", "bias"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected true or false")
         for name in ("bos_token_id", "eos_token_id"):
@@ -96,7 +98,8 @@ class Config:
     def from_dict(cls, values: dict[str, Any], *, source: str = "configuration") -> Config:
         """The configuration in a parsed config.json.
 
-        Keys that do not matter here (dropout, task heads) are ignored.  Raises InputError, beginning with `source`,
+        The arguments that nanoGPT keeps in a checkpoint (`model_args`) are understood, too.  Keys that do not matter
+        here (dropout, task heads) are ignored.  Raises InputError, beginning with `source`,
         where the model is not a GPT-2, a size is missing, or a switch asks for what is not implemented.
         """
         model_type = values.get("model_type", "gpt2")
@@ -112,6 +115,8 @@ class Config:
                 found[name] = value
             elif name in _REQUIRED:
                 raise InputError(f"{source}: {keys[0]} is missing")
+        if "block_size" in values and "activation_function" not in found:
+            found["activation_function"] = "gelu"  # nanoGPT's own arguments say none; its code has torch.nn.GELU
         if isinstance(found.get("eos_token_id"), list):  # transformers allows several; the first one ends the text
             found["eos_token_id"] = found["eos_token_id"][0] if found["eos_token_id"] else None
         try:
@@ -134,7 +139,7 @@ class Config:
         return cls.from_dict(values, source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as transformers writes it to config.json."""
+        """The configuration as transformers writes it to config.json; its GPT-2 always has biases, which may be 0."""
         return {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",

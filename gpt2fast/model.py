@@ -84,7 +84,8 @@ class GPT2:
     ) -> GPT2:
         """The model in `directory`: config.json with model.safetensors, or its shards and their index.
 
-        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says.  Raises
+        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says; a
+        config.json with `"bias": false` stands for a model without biases, as nanoGPT makes them.  Raises
         MissingFileError where a file is missing and InputError where a file is damaged or does not fit the
         configuration, naming every tensor concerned.
         """
@@ -117,9 +118,12 @@ class GPT2:
         others: dict[str, Floats] = {}
         weights: dict[str, Weight] = {}
 
+        def biases(name: str, count: int) -> Floats:
+            return tensor(f"{name}.bias") if config.bias else np.zeros(count, np.float32)
+
         def matrix(name: str) -> Weight:
-            values, bias = tensor(f"{name}.weight"), tensor(f"{name}.bias")
-            others[f"{name}.bias"] = bias
+            values = tensor(f"{name}.weight")
+            bias = others[f"{name}.bias"] = biases(name, values.shape[0 if source.by_output else 1])
             if gemm == "blas":
                 weight = Weight.blas(values, bias, by_output=source.by_output)
             else:
@@ -137,8 +141,9 @@ class GPT2:
             return weight
 
         def vectors(name: str) -> tuple[Floats, Floats]:
-            pair = others[f"{name}.weight"], others[f"{name}.bias"] = tensor(f"{name}.weight"), tensor(f"{name}.bias")
-            return pair
+            weight = others[f"{name}.weight"] = tensor(f"{name}.weight")
+            bias = others[f"{name}.bias"] = biases(name, len(weight))
+            return weight, bias
 
         blocks = []
         for i in range(config.n_layer):

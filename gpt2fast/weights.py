@@ -56,6 +56,8 @@ def expected_shapes(config: Config) -> dict[str, Shape]:
     shapes.update({"ln_f.weight": (e,), "ln_f.bias": (e,)})
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, e)
+    if not config.bias:
+        shapes = {name: shape for name, shape in shapes.items() if not name.endswith(".bias")}
     return shapes
 
 
@@ -158,6 +160,8 @@ class Checkpoint:
         problems += [
             f"{source} is not part of this model" for name, source in self._names.items() if name not in expected
         ]
+        if self.config.bias and not any(name.endswith(".bias") for name in self._names):
+            problems = ['there are no biases, as in many checkpoints of nanoGPT; is "bias": false meant?', *problems]
         if types and not problems:
             raise InputTypeError("; ".join(_shorten(types)))
         if problems or types:

@@ -213,6 +213,14 @@ def test_options_reach_the_model(run: Run) -> None:
     assert "seed 9]" in told.err
 
 
+@pytest.mark.parametrize("how", ["int8", "int4", "lookup"])
+def test_speculation_changes_only_the_rate(run: Run, how: str) -> None:
+    line = ("generate", "Once upon a time, once upon a", "--seed", "4", "--tokens", "30")
+    quick = run(*line, "--speculate", how)
+    assert quick.out == run(*line).out
+    assert re.search(r"; \d+ of \d+ proposals accepted; seed 4\]", quick.err)
+
+
 def test_a_drawn_seed_is_told(run: Run) -> None:
     first = run("generate", "A king")
     seed = first.err.rsplit("seed ", 1)[1].rstrip("]\n")

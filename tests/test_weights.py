@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 import seeded
 
 from gpt2fast import Error, InputError, InputTypeError, MissingFileError
+from gpt2fast import safetensors as st
 from gpt2fast.config import Config
 from gpt2fast.model import GPT2
+from gpt2fast.weights import TABLES, expected_shapes
 
 CASES = Path(__file__).parent / "data" / "cases"
 
@@ -90,6 +93,43 @@ def test_linear_layout_is_recognised(model_case):
     logits = GPT2.from_pretrained(CASES / "w-incomplete" / "linear_layout")(ids, last_only=True)
     expected = case["expected"]["linear_layout_logits_if_accepted"]
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+
+
+def test_nanogpt_without_biases(tmp_path):
+    arguments = {
+        "n_layer": 2,
+        "n_head": 2,
+        "n_embd": 12,
+        "block_size": 9,
+        "bias": False,
+        "vocab_size": 31,
+        "dropout": 0.0,
+    }
+    config = Config.from_dict(arguments)
+    assert (config.n_ctx, config.activation_function) == (9, "gelu")
+    random = np.random.default_rng(3)
+    shapes = expected_shapes(config)
+    assert not any(name.endswith("bias") for name in shapes)
+    tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    matrices = {name for name, values in tensors.items() if values.ndim == 2} - {*TABLES, "wpe.weight"}
+    linear = {
+        f"_orig_mod.transformer.{name}": values.T if name in matrices else values for name, values in tensors.items()
+    }
+    st.save_file({**linear, "lm_head.weight": tensors["wte.weight"]}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(arguments))
+    model = GPT2.from_pretrained(tmp_path)
+
+    # The same network with biases of 0.
+    whole = replace(config, bias=True)
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in expected_shapes(whole).items()}
+    np.testing.assert_array_equal(model([1, 2, 3]), GPT2.from_tensors(whole, {**zeros, **tensors})([1, 2, 3]))
+    assert model.num_parameters == sum(values.size for values in tensors.values())
+    model.save_pretrained(tmp_path / "saved")
+    np.testing.assert_array_equal(GPT2.from_pretrained(tmp_path / "saved")([1, 2, 3]), model([1, 2, 3]))
+
+    (tmp_path / "config.json").write_text(json.dumps({**arguments, "bias": True}))
+    with pytest.raises(InputError, match=r'there are no biases.*"bias": false.*h.0.ln_1.bias'):
+        GPT2.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("directory", ["model", "evil"])
