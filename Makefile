@@ -13,7 +13,7 @@ CRATE := --manifest-path rust/Cargo.toml --locked
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick lint format package clean check-tools
+.PHONY: help demo test test-quick lint format package fuzz clean check-tools
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,26 @@ format: $(VENV)/.installed-lint  ## rewrite the sources as `make lint` wants the
 package: $(VENV)/.installed-test  ## build sdist and wheel, install each in an empty environment, use it there
 	$(BIN)/python tests/check_package.py
 
+# libFuzzer with coverage from the stable compiler; new inputs are kept under target/fuzz, findings appear there, too.
+FUZZ_SECONDS ?= 60
+FUZZ_FLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+	-Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Ccodegen-units=1 --cfg fuzzing
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+LIBFUZZER := -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -max_total_time=$(FUZZ_SECONDS)
+
+fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer or reader, FUZZ_SECONDS=60 for each of three targets
+	RUSTFLAGS="$(FUZZ_FLAGS)" cargo build -q --release --locked --manifest-path rust/fuzz/Cargo.toml \
+		--target $(HOST) --target-dir target/fuzz
+	@for target in encode vocabulary; do \
+		echo "== fuzz: $$target =="; mkdir -p target/fuzz/corpus/$$target; \
+		target/fuzz/$(HOST)/release/$$target $(LIBFUZZER) -artifact_prefix=target/fuzz/$$target- \
+			target/fuzz/corpus/$$target || exit 1; \
+	done
+	@echo "== fuzz: safetensors =="; mkdir -p target/fuzz/corpus/safetensors
+	$(BIN)/python tests/fuzz_safetensors.py $(LIBFUZZER) -artifact_prefix=target/fuzz/safetensors- \
+		target/fuzz/corpus/safetensors
+
 clean:  ## remove everything that was built
 	rm -rf $(VENV) build dist target rust/target gpt2fast/kernels/*.so gpt2fast/_bpe*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -75,6 +95,11 @@ $(VENV)/.installed: $(SOURCES) | $(VENV)/bin/python
 $(VENV)/.installed-test: $(VENV)/.installed
 	@echo "== installing what the tests need =="
 	$(BIN)/python -m pip install --quiet --group test
+	@touch $@
+
+$(VENV)/.installed-fuzz: $(VENV)/.installed-test
+	@echo "== installing what the fuzzers need =="
+	$(BIN)/python -m pip install --quiet --group fuzz
 	@touch $@
 
 $(VENV)/.installed-lint: $(VENV)/.installed-test

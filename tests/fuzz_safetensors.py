@@ -1,8 +1,8 @@
 """A coverage-guided fuzz of the safetensors reader: anything but a checked tensor or gpt2fast.Error is a finding.
 
-Run it with Atheris, and the reference package beside it where files that are accepted shall be compared::
+`make fuzz` runs it for a minute with Atheris, beside the reference package: files that are accepted are compared.
+For longer::
 
-    pip install atheris ml_dtypes safetensors
     python tests/fuzz_safetensors.py -max_total_time=1800 -rss_limit_mb=2048 CORPUS
 
 New inputs are kept in CORPUS, a directory that may be empty.  A finding is written to a file `crash-...`, which is an

@@ -1,6 +1,6 @@
 //! Any bytes: the quick split is the slow one, the ids decode to the text, cached and vector code give the same ids.
 //!
-//!     cargo +nightly fuzz run encode
+//! `make fuzz` runs it.
 
 #![no_main]
 

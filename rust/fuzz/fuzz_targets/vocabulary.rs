@@ -1,6 +1,6 @@
 //! Any two files: they are read or refused, and what is read encodes and decodes.
 //!
-//!     cargo +nightly fuzz run vocabulary
+//! `make fuzz` runs it.
 
 #![no_main]
 
