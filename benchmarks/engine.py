@@ -12,11 +12,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import platform
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,35 +24,20 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import seeded  # noqa: E402
 
+from gpt2fast.bench import decoding_rate, median_seconds, prefill_rate  # noqa: E402
 from gpt2fast.kernels.cpu import cpu_level  # noqa: E402
 from gpt2fast.model import GPT2  # noqa: E402
 
 COLUMNS = ("prefill 128", "prefill 512", "decode at 32", "decode at 900", "8 texts", "32 texts", "GB/s")
 
 
-def median(call: Callable[[], object], rounds: int) -> float:
-    """Median seconds of a call, after one that is not counted."""
-    call()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 def ours(model: GPT2, rounds: int) -> list[float]:
     """The figures of a row but the last."""
-    ids = np.arange(1024) * 37 % model.config.vocab_size
-
-    def decode(length: int, batch: int) -> float:
-        cache = model.new_cache(batch, length + 4 * rounds + 1)
-        model(np.tile(ids[:length], (batch, 1)), cache, last_only=True)
-        one = np.full((batch, 1), 5)
-        return batch / median(lambda: model(one, cache, last_only=True), 4 * rounds)
-
-    prefill = [n / median(lambda n=n: model(ids[:n], last_only=True), rounds) for n in (128, 512)]
-    return [*prefill, decode(32, 1), decode(900, 1), decode(32, 8), decode(32, 32)]
+    prefill = [prefill_rate(model, length, rounds) for length in (128, 512)]
+    return [
+        *prefill,
+        *(decoding_rate(model, length, batch, 4 * rounds) for length, batch in ((32, 1), (900, 1), (32, 8), (32, 32))),
+    ]
 
 
 def theirs(directory: Path, threads: int, rounds: int) -> list[float]:
@@ -70,10 +53,10 @@ def theirs(directory: Path, threads: int, rounds: int) -> list[float]:
         cache = model(ids[:length].repeat(batch, 1), logits_to_keep=1).past_key_values
         one = torch.full((batch, 1), 5)
         step = lambda: model(one, past_key_values=cache, logits_to_keep=1)  # noqa: E731
-        return batch / median(step, 4 * rounds)
+        return batch / median_seconds(step, 4 * rounds)
 
     with torch.inference_mode():
-        prefill = [n / median(lambda n=n: model(ids[None, :n], logits_to_keep=1), rounds) for n in (128, 512)]
+        prefill = [n / median_seconds(lambda n=n: model(ids[None, :n], logits_to_keep=1), rounds) for n in (128, 512)]
         return [*prefill, decode(32, 1), decode(900, 1), decode(32, 8), decode(32, 32)]
 
 

@@ -196,6 +196,12 @@ class GPT2:
         """The number of parameters; a head tied to the token embedding counts once."""
         return sum(int(np.prod(shape)) for shape in expected_shapes(self.config).values())
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the weights take as they are kept."""
+        weights = sum(weight.nbytes for weight in self._weights.values())
+        return weights + sum(values.nbytes for values in self._others.values())
+
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `capacity` tokens each (default: the model's context).
 
