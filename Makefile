@@ -13,7 +13,7 @@ CRATE := --manifest-path rust/Cargo.toml --locked
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick lint format package fuzz clean check-tools
+.PHONY: help demo test test-quick lint format package fuzz sanitize clean check-tools
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -70,6 +70,22 @@ fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer or reader
 	@echo "== fuzz: safetensors =="; mkdir -p target/fuzz/corpus/safetensors
 	$(BIN)/python tests/fuzz_safetensors.py $(LIBFUZZER) -artifact_prefix=target/fuzz/safetensors- \
 		target/fuzz/corpus/safetensors
+
+# The package again, under build/sanitize, with its kernels watched: no access outside of memory, no undefined behaviour.
+SANITIZED := tests/test_kernels.py tests/test_cache.py tests/test_invariance.py tests/test_threads.py \
+	tests/test_reference.py
+sanitize: $(VENV)/.installed-test  ## run the kernels' tests at each CPU level under the sanitizers (four minutes to build)
+	$(BIN)/python -m pip install --quiet "cython>=3.1,<4" "setuptools>=77"
+	rm -rf build/sanitize && mkdir -p build/sanitize && cp -r gpt2fast build/sanitize/
+	rm -f build/sanitize/gpt2fast/kernels/*.so
+	GPT2FAST_SANITIZE=address,undefined $(BIN)/python setup.py --quiet build_ext \
+		--build-temp build/sanitize/temp --build-lib build/sanitize
+	@for level in $$($(BIN)/python -c 'from gpt2fast.kernels.cpu import *; print(*supported_levels())'); do \
+		echo "== sanitize: $$level =="; \
+		LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libstdc++.so)" \
+			ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 GPT2FAST_CPU=$$level \
+			PYTHONPATH=build/sanitize $(BIN)/pytest -q -m "not slow" $(SANITIZED) || exit 1; \
+	done
 
 clean:  ## remove everything that was built
 	rm -rf $(VENV) build dist target rust/target gpt2fast/kernels/*.so gpt2fast/_bpe*.so
