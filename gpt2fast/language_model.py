@@ -204,6 +204,13 @@ class LanguageModel:
             raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
         return score_texts(self.model, self.tokenizer, texts, context=context, stride=stride)
 
+    def save_pretrained(
+        self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False
+    ) -> None:
+        """Write the model and its tokenizer into `directory`, which `load` then takes; see `GPT2.save_pretrained`."""
+        self.model.save_pretrained(directory, max_shard_size=max_shard_size, packed=packed)
+        self.tokenizer.save_pretrained(directory)
+
     def drafter(
         self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1
     ) -> Drafter | None:

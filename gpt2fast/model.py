@@ -19,14 +19,21 @@ from gpt2fast.kernels.kv_cache import KVCache
 from gpt2fast.kernels.linear import Weight
 from gpt2fast.kernels.transformer import Transformer
 from gpt2fast.threads import resolve_num_threads
-from gpt2fast.weights import BLOCK_MATRICES, TABLES, Arrays, Checkpoint, expected_shapes
+from gpt2fast.weights import (
+    BLOCK_MATRICES,
+    DTYPES,
+    TABLES,
+    Arrays,
+    Checkpoint,
+    expected_shapes,
+    inputs_and_outputs,
+    packed_metadata,
+    packed_names,
+)
 
 __all__ = ["DTYPES", "GPT2", "KVCache"]
 
 Floats = npt.NDArray[np.float32]
-
-#: How the matrices of a model can be kept; see `GPT2`.
-DTYPES = ("float32", "bfloat16", "int8", "int4")
 
 # Tokens per pass: enough that products run at the speed of arithmetic, few enough that activations stay in the caches
 # and memory does not grow with the prompt.
@@ -92,6 +99,11 @@ class GPT2:
         _check_options(dtype, device, gemm)
         threads = resolve_num_threads(num_threads)
         with Checkpoint(directory) as checkpoint:
+            if checkpoint.packed not in (None, dtype):
+                packed = checkpoint.packed
+                raise InputError(f"{directory}: the weights are packed as {packed}; load them with dtype={packed!r}")
+            if checkpoint.packed and gemm == "blas":
+                raise InputError(f"{directory}: the weights are packed; gemm='blas' reads ordinary ones")
             return cls._build(checkpoint, threads, gemm, dtype)
 
     @classmethod
@@ -115,34 +127,41 @@ class GPT2:
     def _build(cls, source: Checkpoint | Arrays | _Kept, num_threads: int, gemm: str, dtype: str) -> GPT2:
         # One tensor at a time, the large tables in parts: read, repacked, dropped.  So the peak is the packed model.
         config, tensor = source.config, source.tensor
+        panels = source.panels if isinstance(source, Checkpoint) and source.packed else None
         others: dict[str, Floats] = {}
         weights: dict[str, Weight] = {}
 
         def biases(name: str, count: int) -> Floats:
-            return tensor(f"{name}.bias") if config.bias else np.zeros(count, np.float32)
+            return tensor(name) if config.bias else np.zeros(count, np.float32)
 
         def matrix(name: str) -> Weight:
-            values = tensor(f"{name}.weight")
-            bias = others[f"{name}.bias"] = biases(name, values.shape[0 if source.by_output else 1])
-            if gemm == "blas":
-                weight = Weight.blas(values, bias, by_output=source.by_output)
+            name, bias_name = f"{name}.weight", f"{name}.bias"
+            k, n = inputs_and_outputs(config, name)
+            bias = others[bias_name] = biases(bias_name, n)
+            if panels:
+                weight = Weight.packed(panels(name), bias, k=k, n=n, dtype=dtype)
+            elif gemm == "blas":
+                weight = Weight.blas(tensor(name), bias, by_output=source.by_output)
             else:
-                weight = Weight.panels(values, bias, dtype=dtype, by_output=source.by_output, num_threads=num_threads)
-            weights[f"{name}.weight"] = weight
+                by_output = source.by_output
+                weight = Weight.panels(tensor(name), bias, dtype=dtype, by_output=by_output, num_threads=num_threads)
+            weights[name] = weight
             return weight
 
         def table(name: str) -> Weight:
-            if gemm == "blas":
+            k, n = inputs_and_outputs(config, name)
+            if panels:
+                weight = Weight.packed(panels(name), k=k, n=n, dtype=dtype)
+            elif gemm == "blas":
                 weight = Weight.blas(tensor(name), by_output=True)
             else:
-                read = partial(source.rows, name)
-                weight = Weight.panels_of(read, config.vocab_size, config.n_embd, dtype=dtype, num_threads=num_threads)
+                weight = Weight.panels_of(partial(source.rows, name), n, k, dtype=dtype, num_threads=num_threads)
             weights[name] = weight
             return weight
 
         def vectors(name: str) -> tuple[Floats, Floats]:
             weight = others[f"{name}.weight"] = tensor(f"{name}.weight")
-            bias = others[f"{name}.bias"] = biases(name, len(weight))
+            bias = others[f"{name}.bias"] = biases(f"{name}.bias", len(weight))
             return weight, bias
 
         blocks = []
@@ -330,24 +349,37 @@ class GPT2:
             return np.empty((0, self.config.vocab_size if logits else self.config.n_embd), np.float32)
         return results[0] if len(results) == 1 else np.concatenate(results)
 
-    def save_pretrained(self, directory: str | Path, *, max_shard_size: int | str = "5GB") -> None:
+    def save_pretrained(
+        self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False
+    ) -> None:
         """Write config.json and model.safetensors (float32, Hugging Face's names and layout) into `directory`.
 
         Where the tensors are larger than `max_shard_size` together (bytes, or a text such as "5GB") they are written in
         shards, with model.safetensors.index.json.
         The values of a model in another dtype are those that it computes with.
 
-        The directory is made where it is missing; each file appears whole or not at all.
+        With `packed` the matrices are written as this model keeps them: an int8 model takes a quarter of the space and
+        is there sooner, but only `from_pretrained` with the same dtype reads it.
+
+        The directory is made where it is missing; each file appears whole or not at all.  Raises InputError where
+        `packed` is asked of a model without panels.
         """
         from gpt2fast import safetensors as st
         from gpt2fast.atomic import atomic_write
 
+        if packed and self.gemm != "panel":
+            raise InputError(f"gemm is {self.gemm!r}; only a model in panels can be packed")
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors: dict[str, Floats] = dict(self._others)
+        panels = packed_names(self.config) if packed else []
+        tensors: dict[str, npt.NDArray[Any]] = dict(self._others)
         for name, weight in self._weights.items():
-            tensors[name] = weight.outputs(0, weight.shape[1]) if name in TABLES else weight.values()
-        st.save_sharded(tensors, folder, max_shard_size=max_shard_size, metadata={"format": "pt"})
+            if name in panels:
+                tensors[name] = weight.panels_data()
+            else:
+                tensors[name] = weight.outputs(0, weight.shape[1]) if name in TABLES else weight.values()
+        metadata = {"format": "pt", **(packed_metadata(self.dtype) if packed else {})}
+        st.save_sharded(tensors, folder, max_shard_size=max_shard_size, metadata=metadata)
         with atomic_write(folder / "config.json") as file:
             file.write((json.dumps(self.config.to_dict(), indent=2) + "\n").encode())
 

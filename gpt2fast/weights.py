@@ -2,7 +2,8 @@
 
 Read are the layouts in which GPT-2 weights are published as safetensors: Hugging Face's, with or without the
 `transformer.` prefix, in one file or in shards, and nanoGPT's, whose matrices are transposed (`torch.nn.Linear` instead
-of `Conv1D`).  Shapes are checked before a single value is read.
+of `Conv1D`); and our own packed files, which hold the matrices as the kernels read them.  Shapes are checked before a
+single value is read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gpt2fast import safetensors as st
 from gpt2fast.config import Config
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
-__all__ = ["BLOCK_MATRICES", "TABLES", "Arrays", "Checkpoint", "expected_shapes", "match_names"]
+__all__ = ["BLOCK_MATRICES", "DTYPES", "TABLES", "Arrays", "Checkpoint", "expected_shapes", "match_names"]
 
 Shape = tuple[int, ...]
 
@@ -28,6 +29,11 @@ BLOCK_MATRICES = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 #: The tables with a row for each token.
 TABLES = ("wte.weight", "lm_head.weight")
 
+#: How the matrices of a model can be kept.
+DTYPES = ("float32", "bfloat16", "int8", "int4")
+
+_PACKED = "gpt2fast.panels"
+_VERSION = 1  # goes up when the bytes of panels get another meaning
 # Causal masks that older checkpoints carry along, float or bool.
 _MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -59,6 +65,36 @@ def expected_shapes(config: Config) -> dict[str, Shape]:
     if not config.bias:
         shapes = {name: shape for name, shape in shapes.items() if not name.endswith(".bias")}
     return shapes
+
+
+def packed_names(config: Config) -> list[str]:
+    """The names of the tensors that are kept in panels: the matrices of the blocks and the output head's table."""
+    head = "wte.weight" if config.tie_word_embeddings else "lm_head.weight"
+    return [*filter(_is_matrix, expected_shapes(config)), head]
+
+
+def inputs_and_outputs(config: Config, name: str) -> tuple[int, int]:
+    """How many inputs and outputs a matrix or a table has."""
+    rows, columns = expected_shapes(config)[name]
+    return (columns, rows) if name in TABLES else (rows, columns)
+
+
+def packed_metadata(dtype: str) -> dict[str, str]:
+    """The metadata of a file whose `packed_names` are bytes of panels; see `kernels.linear`."""
+    return {_PACKED: f"{dtype}/{_VERSION}"}
+
+
+def _packed_dtype(metadata: Mapping[str, str]) -> str | None:
+    """The dtype of a packed file; None where the file is an ordinary one."""
+    if _PACKED not in metadata:
+        return None
+    dtype, _, version = metadata[_PACKED].partition("/")
+    if dtype not in DTYPES or version != str(_VERSION):
+        raise InputError(
+            f"the weights are packed as {metadata[_PACKED]!r}; this version reads "
+            f"{', '.join(f'{name}/{_VERSION}' for name in DTYPES)}: pack them anew from the original"
+        )
+    return dtype
 
 
 def _is_matrix(name: str) -> bool:
@@ -100,6 +136,8 @@ class Checkpoint:
         self._file_of: dict[str, st.SafeOpen] = {}
         try:
             self._open()
+            #: As what dtype the matrices are packed; None for an ordinary checkpoint.
+            self.packed = _packed_dtype(self._files[0].metadata())
             self._names = match_names(self._file_of, tied=self.config.tie_word_embeddings)
             #: Matrices are [outputs, inputs] (torch.nn.Linear, as nanoGPT saves them) instead of [inputs, outputs].
             self.by_output = self._is_linear_layout()
@@ -145,6 +183,11 @@ class Checkpoint:
         problems = []
         types = []
         expected = expected_shapes(self.config)
+        panels = packed_names(self.config) if self.packed else []
+        if self.packed:
+            from gpt2fast.kernels.linear import packed_size  # ordinary files are looked at without compiled modules
+
+            expected |= {name: (packed_size(*inputs_and_outputs(self.config, name), self.packed),) for name in panels}
         for name, shape in expected.items():
             if name not in self._names:
                 problems.append(f"{name} {list(shape)} is missing")
@@ -155,8 +198,9 @@ class Checkpoint:
                 problems.append(f"{self._names[name]} is {list(found)}, expected {list(wanted)}")
             source = self._names[name]
             dtype = self._file_of[source].get_slice(source).get_dtype()
-            if dtype not in _FLOATS:
-                types.append(f"{source} is of type {dtype}, expected one of {', '.join(_FLOATS)}")
+            allowed = ("U8",) if name in panels else _FLOATS
+            if dtype not in allowed:
+                types.append(f"{source} is of type {dtype}, expected one of {', '.join(allowed)}")
         problems += [
             f"{source} is not part of this model" for name, source in self._names.items() if name not in expected
         ]
@@ -178,6 +222,11 @@ class Checkpoint:
         source = self._names[name]
         part = self._file_of[source].get_slice(source)
         return st.as_float32(part[first:last], part.get_dtype())
+
+    def panels(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of one packed tensor."""
+        source = self._names[name]
+        return self._file_of[source].get_tensor(source)
 
     def close(self) -> None:
         """Close the files."""

@@ -221,6 +221,15 @@ def test_speculation_changes_only_the_rate(run: Run, how: str) -> None:
     assert re.search(r"; \d+ of \d+ proposals accepted; seed 4\]", quick.err)
 
 
+def test_a_packed_model_writes_the_same_text(run: Run, tmp_path: Path) -> None:
+    assert run("pack", str(tmp_path / "small")) == Result(0, b"", "")
+    line = ("generate", "Once", "--dtype", "int8", "--seed", "1", "--tokens", "20")
+    assert run(*line, "--model", str(tmp_path / "small")).out == run(*line).out
+    told = run("generate", "Once", "--model", str(tmp_path / "small"))
+    assert (told.status, told.err.count("load them with dtype='int8'")) == (1, 1)
+    assert "U8" in run("inspect", str(tmp_path / "small")).out.decode()
+
+
 def test_a_drawn_seed_is_told(run: Run) -> None:
     first = run("generate", "A king")
     seed = first.err.rsplit("seed ", 1)[1].rstrip("]\n")

@@ -241,3 +241,37 @@ def test_saved_in_shards(tiny, tmp_path):
     assert not (tmp_path / "model.safetensors").exists()
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     np.testing.assert_array_equal(GPT2.from_pretrained(tmp_path)([1, 2, 3]), model([1, 2, 3]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("name", ["plain", "untied"])
+def test_packed_files_give_the_same_model(tiny, tmp_path, dtype, name):
+    model = GPT2.from_pretrained(tiny / name, dtype=dtype)
+    for size in ("5GB", 4000):
+        model.save_pretrained(tmp_path, packed=True, max_shard_size=size)
+        again = GPT2.from_pretrained(tmp_path, dtype=dtype)
+        np.testing.assert_array_equal(again([1, 2, 3]), model([1, 2, 3]))
+        assert again.nbytes == model.nbytes
+    other = "int8" if dtype != "int8" else "float32"
+    with pytest.raises(InputError, match=f"the weights are packed as {dtype}; load them with dtype='{dtype}'"):
+        GPT2.from_pretrained(tmp_path, dtype=other)
+
+
+def test_packed_files_are_checked(tiny, tmp_path):
+    GPT2.from_pretrained(tiny / "plain", dtype="int8").save_pretrained(tmp_path, packed=True)
+    path = tmp_path / "model.safetensors"
+    whole = st.read_file(path)
+    name = "h.0.mlp.c_fc.weight"
+    for change, metadata, words in [
+        ({name: whole.tensors[name][:-1]}, {}, rf"{name} is \[\d+\], expected \[\d+\]"),
+        ({name: np.zeros(3, np.float32)}, {}, f"{name} is"),
+        ({}, {"gpt2fast.panels": "int8/0"}, "packed as 'int8/0'; this version reads"),
+        ({}, {"gpt2fast.panels": "int9/1"}, "packed as 'int9/1'"),
+        ({}, {"gpt2fast.panels": "int4/1"}, f"{name} is"),
+    ]:
+        st.save_file({**whole.tensors, **change}, path, {**whole.metadata, **metadata})
+        for dtype in ("int8", "int4"):
+            with pytest.raises(InputError, match=words):
+                GPT2.from_pretrained(tmp_path, dtype=dtype)
+    with pytest.raises(InputError, match="only a model in panels can be packed"):
+        GPT2.from_pretrained(tiny / "plain", gemm="blas").save_pretrained(tmp_path, packed=True)

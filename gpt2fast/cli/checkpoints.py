@@ -1,4 +1,4 @@
-"""`gpt2fast inspect` and `download`: files of models."""
+"""`gpt2fast inspect`, `pack` and `download`: files of models."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ def add_to(commands: Any) -> None:
     inspect.add_argument("--json", action="store_true", help="JSON instead of a table")
     inspect.add_argument("path", metavar="PATH", help="a safetensors file, or a directory with a model")
 
+    pack = common.add_command(
+        commands,
+        "pack",
+        _pack_command,
+        "write a model in fewer bits",
+        "Write a model and its tokenizer into a directory, its matrices as the kernels read them: an int8 model takes "
+        "a quarter of the space and loads sooner, with the same --dtype.",
+    )
+    common.add_model(pack, dtype="int8")
+    pack.add_argument("directory", metavar="DIRECTORY", help="made where it is missing")
+
     download = common.add_command(
         commands,
         "download",
@@ -36,6 +47,10 @@ def _inspect_command(options: argparse.Namespace) -> None:
 
     report = inspect(options.path)
     common.stdout().write((render_json if options.json else render_text)(report).encode("utf-8", "surrogateescape"))
+
+
+def _pack_command(options: argparse.Namespace) -> None:
+    common.load(options).save_pretrained(options.directory, packed=True)
 
 
 def _download_command(options: argparse.Namespace) -> None:

@@ -45,7 +45,7 @@ def _device(text: str) -> str:
     return text
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     """--model and how it is kept and run; `load` reads them."""
     parser.add_argument(
         "--model", default="demo", help="demo, a directory, or a name such as gpt2 or org/name (default: demo)"
@@ -53,8 +53,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=["float32", "bfloat16", "int8", "int4"],
-        default="float32",
-        help="how weights are kept: smaller is faster and less exact (default: float32)",
+        default=dtype,
+        help=f"how weights are kept: smaller is faster and less exact (default: {dtype})",
     )
     parser.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: the processors there are)")

@@ -28,4 +28,5 @@ cdef class Weight:
 
     cdef int _describe(self, Layout layout, int64_t k, int64_t n) except -1
     cdef int _allocate(self, Layout layout, int64_t k, int64_t n) except -1
+    cdef int _take_bias(self, bias) except -1
     cdef int _fill(self, const float[:, ::1] values, int64_t first, bint by_output, int num_threads) except -1

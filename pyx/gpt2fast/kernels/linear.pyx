@@ -26,6 +26,11 @@ cdef dict PANEL_LAYOUTS = {
     "float32": PANEL_FLOAT32, "bfloat16": PANEL_BFLOAT16, "int8": PANEL_INT8, "int4": PANEL_INT4,
 }
 
+def packed_size(int64_t k, int64_t n, str dtype):
+    """The bytes that the panels of a weight of k inputs and n outputs take as that dtype."""
+    return (n + GF_PANEL - 1) // GF_PANEL * panel_bytes(PANEL_LAYOUTS[dtype], k)
+
+
 cdef enum:
     # Below so many multiplications the second thread costs more than it brings.
     SMALL = 65536
@@ -194,16 +199,21 @@ cdef class Weight:
         """
         cdef Weight self = Weight.__new__(Weight)
         cdef int64_t k = values.shape[1 if by_output else 0], n = values.shape[0 if by_output else 1]
-        cdef float[::1] padded
-        if bias is not None and len(bias) != n:
-            raise ValueError(f"bias has {len(bias)} values, the weight {n} outputs")
         self._allocate(PANEL_LAYOUTS[dtype], k, n)
+        self._take_bias(bias)
         self._fill(values, 0, by_output, num_threads)
-        if bias is not None:
-            padded = np.zeros((n + GF_PANEL - 1) // GF_PANEL * GF_PANEL, np.float32)
-            np.asarray(padded)[:self.matrix.n] = bias
-            self.keep = padded
-            self.matrix.bias = &padded[0]
+        return self
+
+    @staticmethod
+    def packed(const uint8_t[::1] data, bias=None, *, int64_t k, int64_t n, str dtype):
+        """The weight whose panels' bytes are `data`, as `panels_data` gives them for that shape and dtype."""
+        cdef Weight self = Weight.__new__(Weight)
+        if data.shape[0] != packed_size(k, n, dtype):
+            raise ValueError(f"data has {data.shape[0]} bytes; [{k}, {n}] as {dtype} has {packed_size(k, n, dtype)}")
+        self._allocate(PANEL_LAYOUTS[dtype], k, n)
+        self._take_bias(bias)
+        with nogil:
+            memcpy(<void *> self.matrix.data, &data[0], self.size)
         return self
 
     @staticmethod
@@ -257,6 +267,19 @@ cdef class Weight:
         self.matrix.data = allocate(self.size)
         return 0
 
+    cdef int _take_bias(self, bias) except -1:
+        """Keep a copy of the bias that is as long as the panels."""
+        cdef float[::1] padded
+        if bias is None:
+            return 0
+        if len(bias) != self.matrix.n:
+            raise ValueError(f"bias has {len(bias)} values, the weight {self.matrix.n} outputs")
+        padded = np.zeros((self.matrix.n + GF_PANEL - 1) // GF_PANEL * GF_PANEL, np.float32)
+        np.asarray(padded)[:self.matrix.n] = bias
+        self.keep = padded
+        self.matrix.bias = &padded[0]
+        return 0
+
     cdef int _fill(self, const float[:, ::1] values, int64_t first, bint by_output, int num_threads) except -1:
         """Pack `values`, with `by_output` those of the outputs from `first` on, which is a multiple of GF_PANEL."""
         cdef Packing job
@@ -280,6 +303,15 @@ cdef class Weight:
     def nbytes(self):
         """Bytes of memory that the panels occupy; 0 where the weight points into another's memory."""
         return self.size
+
+    def panels_data(self):
+        """The bytes of the panels, uint8 [nbytes], as a new array: what `packed` takes.  They are the same on every
+        processor of little-endian byte order; weights.py counts their versions."""
+        if self.size == 0:
+            raise ValueError("the weight is not in panels")
+        cdef uint8_t[::1] out = np.empty(self.size, np.uint8)
+        memcpy(&out[0], self.matrix.data, self.size)
+        return np.asarray(out)
 
     def outputs(self, int64_t first, int64_t last):
         """The float32 weights [last - first, k] of the outputs `first` to `last` as a new array, whatever the layout."""
