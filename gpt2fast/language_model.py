@@ -14,7 +14,7 @@ from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation import Generation, Prompt, Settings, Step, generate, steps
 from gpt2fast.hub import resolve
 from gpt2fast.model import GPT2
-from gpt2fast.scoring import Score, score_texts
+from gpt2fast.scoring import Score, score_choices, score_texts
 from gpt2fast.speculation import ModelDrafter, PromptLookup
 from gpt2fast.tokenizer import Tokenizer
 
@@ -210,6 +210,33 @@ class LanguageModel:
         """Write the model and its tokenizer into `directory`, which `load` then takes; see `GPT2.save_pretrained`."""
         self.model.save_pretrained(directory, max_shard_size=max_shard_size, packed=packed)
         self.tokenizer.save_pretrained(directory)
+
+    def score_choices(self, context: str | bytes, choices: Sequence[str | bytes], *, bos: bool = True) -> list[Score]:
+        """How probable each of `choices` is as the continuation of `context`: multiple choice.  The scores come in the
+        order of the choices; the context is read once.
+
+        `log_likelihood` compares the choices as they are, `log_likelihood / num_characters` (or `num_bytes`) without
+        the advantage of short ones; `is_greedy` tells whether the model itself would have said so.
+
+        Each choice is cut into tokens on its own, so a token border lies before it, as people mean it: begin choices
+        with a space where the context ends with a word.  White space at the context's end goes to the choices (and into
+        their `text`), because GPT-2's tokens carry the space before a word: "Answer: " with "yes" scores " yes".
+        The context comes after end-of-text, as texts in training did; `bos=False` leaves that out, as
+        lm-evaluation-harness does by default.
+
+        Raises InputTypeError for what is no text, or where texts and bytes are mixed; InputError for an empty choice,
+        and as `score` does.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> choices = [" king.", " the.", " grandmother."]
+        >>> scores = lm.score_choices("Once upon a time there was a", choices)
+        >>> choices[max(range(3), key=lambda i: scores[i].log_likelihood)]
+        ' king.'
+        """
+        if isinstance(choices, (str, bytes)):
+            raise InputTypeError(f"choices is one {type(choices).__name__}; expected a list of texts")
+        return score_choices(self.model, self.tokenizer, context, choices, bos=bos)
 
     def drafter(
         self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1

@@ -51,6 +51,8 @@ class ToyModel:
         self._logits = logits or hashed
         #: The lengths of the ids of each call of `extend`.
         self.calls: list[list[int]] = []
+        #: The most rows of logits that a call of `extend` made.
+        self.most = 0
         self.caches: list[ToyCache] = []
 
     def logits_after(self, ids: Sequence[int]) -> Floats:
@@ -65,13 +67,14 @@ class ToyModel:
     ) -> Floats:
         assert len(set(rows)) == len(rows) == len(ids) > 0
         self.calls.append([np.size(row_ids) for row_ids in ids])
-        out = []
+        out: list[Floats] = []
         for row, row_ids, count in zip(rows, ids, wanted or [1] * len(rows), strict=True):
             held = cache.rows[row]
             held.extend(np.asarray(row_ids).tolist())
             assert len(held) <= min(cache.capacity, self.config.n_ctx)
             assert count <= np.size(row_ids)
             out += [self.logits_after(held[: len(held) - i]) for i in reversed(range(count))]
+        self.most = max(self.most, len(out))
         return np.array(out, np.float32).reshape(len(out), self.config.vocab_size)
 
     def __call__(self, ids: npt.ArrayLike, cache: Any = None, last_only: bool = False) -> Floats:
