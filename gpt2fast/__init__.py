@@ -21,6 +21,7 @@ from gpt2fast.errors import (
     InputTypeError,
     MissingDependencyError,
     MissingFileError,
+    NonFiniteError,
     UnknownTokenError,
 )
 
@@ -46,6 +47,7 @@ __all__ = [
     "LanguageModel",
     "MissingDependencyError",
     "MissingFileError",
+    "NonFiniteError",
     "Score",
     "Tokenizer",
     "UnknownTokenError",

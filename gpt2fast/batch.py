@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.continuation import Continuation, Step
+from gpt2fast.errors import NonFiniteError
+from gpt2fast.nonfinite import located
 
 __all__ = ["Batch", "Drafter"]
 
@@ -207,6 +209,8 @@ class Batch:
         right = 0
         for after, proposal in zip(logits, [*item.drafted, None], strict=True):
             step = text.advance(after)
+            if isinstance(text.error, NonFiniteError):
+                text.error = located(text.error, self._model, text.ids[tenant.dropped :], tenant.dropped)
             steps.append((text, step))
             if step is None or step.id != proposal:
                 break

@@ -15,6 +15,7 @@ __all__ = [
     "InputTypeError",
     "MissingDependencyError",
     "MissingFileError",
+    "NonFiniteError",
     "UnknownTokenError",
 ]
 
@@ -25,6 +26,10 @@ class Error(Exception):
 
 class InputError(Error, ValueError):
     """Content or an argument's value is not acceptable."""
+
+
+class NonFiniteError(InputError):
+    """Logits are NaN or infinite: weights are damaged or too large for float32.  The message says where that began."""
 
 
 class InputTypeError(Error, TypeError):

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.arguments import whole_number
 from gpt2fast.blas import one_blas_thread
 from gpt2fast.config import Config
 from gpt2fast.errors import InputError, InputTypeError
@@ -250,12 +251,65 @@ class GPT2:
         """
         return self._apply(ids, cache, last_only, logits=True)
 
-    def hidden_states(self, ids: npt.ArrayLike) -> Floats:
+    def hidden_states(
+        self,
+        ids: npt.ArrayLike,
+        cache: KVCache | None = None,
+        *,
+        layers: Literal["all"] | int | Sequence[int] | None = None,
+    ) -> Floats:
         """The hidden states after the final LayerNorm: float32 (T, n_embd) for ids (T,), (B, T, n_embd) for (B, T).
 
-        What the head sees; embeddings of a text are often made of their mean or their last row.  Raises as a call does.
+        What the head sees; embeddings of a text are often made of their mean or their last row.  With `cache`, the ids
+        continue what it holds, as in a call.
+
+        `layers` asks for those of other layers, counted as in transformers' `output_hidden_states`: 0 is the
+        embeddings, i what the i-th of the n_layer layers puts out, n_layer and -1 the last one's after the final
+        LayerNorm.  A number gives an array of the same shape; "all" or a list of numbers gives one with a dimension for
+        the layers before all others.  Without a cache, layers that are not needed are not run.
+
+        Raises as a call does, and InputError where there is no such layer.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> ids = lm.tokenizer.encode("The king's daughter")
+        >>> lm.model.hidden_states(ids).mean(axis=0).shape
+        (256,)
+        >>> lm.model.hidden_states(ids, layers="all").shape  # the embeddings and six layers
+        (7, 4, 256)
         """
-        return self._apply(ids, None, False, logits=False)
+        n_layer = self.config.n_layer
+        if layers is None:
+            return self._apply(ids, cache, False)
+        if isinstance(layers, str) and layers != "all":
+            raise InputError(f"layers is {layers!r}; expected 'all', a number or a list of numbers")
+        wanted = range(n_layer + 1) if isinstance(layers, str) else np.atleast_1d(np.asarray(layers)).tolist()
+        for layer in wanted:
+            if whole_number("layers", layer, least=-n_layer - 1) > n_layer:
+                raise InputError(f"layers has {layer}; the model's hidden states have numbers from 0 to {n_layer}")
+        numbers = [layer % (n_layer + 1) for layer in wanted]
+        # A cache needs the keys and values of all layers.
+        needed = sorted({*numbers, n_layer} if cache is not None else set(numbers))
+        # The network's stages come by halves of layers.
+        found = self._apply(ids, cache, False, stages=[2 * i + (i == n_layer) for i in needed])
+        places = [needed.index(number) for number in numbers]
+        return found[places[0] if isinstance(layers, (int, np.integer)) else places]
+
+    def residual(self, ids: npt.ArrayLike, stage: int) -> Floats:
+        """What flows between the halves of layers, float32 (T, n_embd) for ids (T,): at stage 0 the embeddings, at
+        2 i + 1 their sum with what attention has added up to layer i, at 2 i + 2 that with its MLP's, at
+        2 n_layer + 1 the final hidden states.
+
+        Raises as a call does, and InputError where there is no such stage.
+
+        >>> import gpt2fast
+        >>> gpt2fast.load("demo").model.residual([1, 2, 3], stage=0).shape
+        (3, 256)
+        """
+        if whole_number("stage", stage) > 2 * self.config.n_layer + 1:
+            raise InputError(f"stage is {stage}; the model's last one is {2 * self.config.n_layer + 1}")
+        array: Floats = self._apply(ids, None, False, stages=[stage])[0]
+        return array
 
     def extend(
         self,
@@ -286,7 +340,15 @@ class GPT2:
                 raise InputError(f"wanted[{i}] is {count}; expected 0 to {len(row_ids)}, the number of ids")
         return self._run(cache, list(zip(rows, checked, counts, strict=True)), logits=True)
 
-    def _apply(self, ids: npt.ArrayLike, cache: KVCache | None, last_only: bool, logits: bool) -> Floats:
+    def _apply(
+        self,
+        ids: npt.ArrayLike,
+        cache: KVCache | None,
+        last_only: bool,
+        *,
+        logits: bool = False,
+        stages: Sequence[int] | None = None,
+    ) -> Floats:
         array = self._check_ids(ids)
         if array.ndim not in (1, 2):
             raise InputError(f"ids has {array.ndim} dimensions; expected (T,) or (B, T)")
@@ -298,9 +360,10 @@ class GPT2:
         elif cache.batch != len(batch):
             raise InputError(f"the cache has {cache.batch} rows, ids {len(batch)}")
         wanted = 1 if last_only else batch.shape[1]
-        out = self._run(cache, [(row, row_ids, wanted) for row, row_ids in enumerate(batch)], logits=logits)
+        segments = [(row, row_ids, wanted) for row, row_ids in enumerate(batch)]
+        out = self._run(cache, segments, logits=logits, stages=stages)
         shape = array.shape[:-1] if last_only else array.shape
-        return out.reshape(*shape, out.shape[-1])
+        return out.reshape(*out.shape[:-2], *shape, out.shape[-1])
 
     def _check_ids(self, ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
         array = np.asarray(ids)
@@ -316,7 +379,9 @@ class GPT2:
             )
         return array.astype(np.int32, order="C")
 
-    def _run(self, cache: KVCache, segments: list[_Piece], *, logits: bool) -> Floats:
+    def _run(
+        self, cache: KVCache, segments: list[_Piece], *, logits: bool, stages: Sequence[int] | None = None
+    ) -> Floats:
         lengths = cache.lengths
         limit = min(cache.capacity, self.config.n_ctx)
         for row, ids, _ in segments:
@@ -342,12 +407,14 @@ class GPT2:
                         np.concatenate([ids for _, ids, _ in pieces]),
                         np.concatenate(wanted),
                         logits=logits,
+                        stages=stages,
                         num_threads=self.num_threads,
                     )
                 )
         if not results:
-            return np.empty((0, self.config.vocab_size if logits else self.config.n_embd), np.float32)
-        return results[0] if len(results) == 1 else np.concatenate(results)
+            width = self.config.vocab_size if logits else self.config.n_embd
+            return np.empty((0, width) if stages is None else (len(stages), 0, width), np.float32)
+        return results[0] if len(results) == 1 else np.concatenate(results, axis=-2)
 
     def save_pretrained(
         self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.arguments import real_number, whole_number
-from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 
 __all__ = ["Sampling", "highest", "log_probabilities", "penalize_repetition", "random_generator", "repeated_ngrams"]
 
@@ -270,10 +270,10 @@ def _checked(logits: npt.ArrayLike) -> Floats:
     top = values.max()
     if np.isnan(top) or top == np.inf:
         nans, infinities = int(np.isnan(values).sum()), int((values == np.inf).sum())
-        raise InputError(
+        raise NonFiniteError(
             f"the logits are not finite: {nans} of {values.size} are NaN, {infinities} are infinity; the weights are "
             "damaged or too large for float32"
         )
     if top == -np.inf:
-        raise InputError(f"the logits are not finite: all {values.size} are -infinity")
+        raise NonFiniteError(f"the logits are not finite: all {values.size} are -infinity")
     return values

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.arguments import whole_number
-from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
+from gpt2fast.nonfinite import located
 from gpt2fast.pairing import end_of_text, shared_vocabulary
 from gpt2fast.spans import Punctuation, Span, tokens_of_spans, words
 
@@ -271,14 +272,14 @@ class _Beginning:
 
     def __init__(self, model: Any, begin: Sequence[int], rows: int, capacity: int) -> None:
         self._model = model
-        self._ids = np.array(begin[:-1], np.int64)
+        self.ids = np.array(begin[:-1], np.int64)
         #: Rows 1 to `rows` are for texts.
         self.cache = model.new_cache(1 + rows, capacity)
 
     def start(self, row: int) -> None:
         """Let `row` hold the beginning and nothing else."""
-        if self.cache.lengths[0] < len(self._ids):
-            self._model.extend(self.cache, [0], [self._ids], [0])
+        if self.cache.lengths[0] < len(self.ids):
+            self._model.extend(self.cache, [0], [self.ids], [0])
         self.cache.copy_row(0, row)
 
 
@@ -318,15 +319,19 @@ def _groups(indices: Sequence[int], lengths: Sequence[int], most: int) -> Iterat
 
 def _measure_short(model: Any, beginning: _Beginning, before: int, texts: Sequence[Ids], n_vocab: int) -> list[Floats]:
     """The measures of all tokens of each text; all texts, each after the id `before`, go through the model together."""
-    fed = [np.array([before, *ids[:-1]], np.int64) for ids in texts if len(ids)]
-    if not fed:
+    rows = [row for row, ids in enumerate(texts, 1) if len(ids)]
+    if not rows:
         return [np.empty((0, 3)) for _ in texts]
-    rows = range(1, 1 + len(fed))
     for row in rows:
         beginning.start(row)
-    logits = model.extend(beginning.cache, rows, fed, [len(ids) for ids in fed])
-    measured = _measures(logits[:, :n_vocab], np.concatenate(texts))
-    return np.split(measured, np.cumsum([len(ids) for ids in texts])[:-1])
+    fed = [np.append(before, ids[:-1]) for ids in texts]
+    logits = model.extend(beginning.cache, rows, [fed[row - 1] for row in rows], [len(texts[row - 1]) for row in rows])
+    measured = []
+    for read, ids in zip(fed, texts, strict=True):
+        read = np.append(beginning.ids, read)
+        measured.append(_located_measures(model, read, logits[: len(ids), :n_vocab], ids))
+        logits = logits[len(ids) :]
+    return measured
 
 
 def _measure_long(model: Any, beginning: _Beginning, sequence: Ids, first: int, stride: int, n_vocab: int) -> Floats:
@@ -347,9 +352,20 @@ def _measure_long(model: Any, beginning: _Beginning, sequence: Ids, first: int, 
         for place in range(done, end, _ROWS):
             ids = sequence[place : min(place + _ROWS, end)]
             logits = model.extend(cache, [1], [ids], [len(ids)])
-            parts.append(_measures(logits[:, :n_vocab], sequence[place + 1 : place + 1 + len(ids)]))
+            after = place + len(ids)
+            read, targets = sequence[start:after], sequence[place + 1 : after + 1]
+            parts.append(_located_measures(model, read, logits[:, :n_vocab], targets, start))
         done = end
     return np.concatenate(parts)
+
+
+def _located_measures(model: Any, read: Ids, logits: npt.NDArray[np.float32], targets: Ids, first: int = 0) -> Floats:
+    """The measures of `targets`, from logits after the last of the ids `read`, whose first one is number `first` of its
+    text: only an error needs these."""
+    try:
+        return _measures(logits, targets)
+    except NonFiniteError as error:
+        raise located(error, model, read, first) from None
 
 
 def _measures(logits: npt.NDArray[np.float32], targets: Ids) -> Floats:
@@ -359,7 +375,7 @@ def _measures(logits: npt.NDArray[np.float32], targets: Ids) -> Floats:
     for measured, row, target in zip(out, logits, targets, strict=True):
         top, chosen = row.max(), row[target]
         if not np.isfinite(top):
-            raise InputError("the logits are not finite; the weights are damaged or too large for float32")
+            raise NonFiniteError("the logits are not finite; the weights are damaged or too large for float32")
         # Single precision for the values, double for the sums.  The floor, far under what has a weight, keeps minus
         # infinity times 0 out of the entropy.
         np.subtract(row, top, out=below)

@@ -75,8 +75,9 @@ def attention(qkv, n_head, scale):
     return (softmax(scores) @ v).swapaxes(0, 1).reshape(T, width // 3)  # [T, E]
 
 
-def hidden_states(ids, config, tensors):
-    """The final hidden states [T, E] of ids [T], for a gpt2fast.Config and tensors under their bare names."""
+def residuals(ids, config, tensors):
+    """What flows between the halves of layers for ids [T]: 2 n_layer + 2 arrays [T, E], the embeddings, the sums after
+    each attention and each MLP, and the final hidden states.  Takes a gpt2fast.Config and tensors under bare names."""
     w = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
     epsilon = config.layer_norm_epsilon
 
@@ -87,12 +88,20 @@ def hidden_states(ids, config, tensors):
         return linear(x, w[f"{name}.weight"], w[f"{name}.bias"], activation)
 
     x = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]  # [T, E]
+    stages = [x]
     for i in range(config.n_layer):
         h = product(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn")  # [T, 3E]
         x = x + product(attention(h, config.n_head, config.attention_scale(i)), f"h.{i}.attn.c_proj")
+        stages.append(x)
         h = product(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc", config.activation_function)  # [T, n_inner]
         x = x + product(h, f"h.{i}.mlp.c_proj")
-    return norm(x, "ln_f")
+        stages.append(x)
+    return [*stages, norm(x, "ln_f")]
+
+
+def hidden_states(ids, config, tensors):
+    """The final hidden states [T, E] of ids [T]."""
+    return residuals(ids, config, tensors)[-1]
 
 
 def logits(ids, config, tensors):

@@ -42,5 +42,6 @@ class Transformer:
         wanted: npt.NDArray[np.int64],
         *,
         logits: bool = True,
+        stages: Sequence[int] | None = None,
         num_threads: int = 1,
     ) -> _Floats: ...

@@ -5,6 +5,7 @@
 # Rows of activations are padded by one cache line: without it the rows of width 3072 all start at the same cache set.
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from gpt2fast.kernels.attention cimport TILE_ROWS, Heads, Segment, Tile, attention
 from gpt2fast.kernels.cpu cimport GF_BLOCK, GF_PANEL, allocate, parallel_for, release
@@ -16,6 +17,8 @@ import numpy as np
 
 from gpt2fast.errors import InputError
 from gpt2fast.kernels.linear import ACTIVATIONS
+
+_NO_STAGES = np.empty(0, np.int64)
 
 
 cdef struct Block:
@@ -39,6 +42,11 @@ cdef class Workspace:
     cdef float *scores    # [num_threads, ld_scores]
     cdef void *scratch    # what `linear` needs
     cdef size_t size
+    cdef const int64_t *wanted   # the tokens that results are for
+    cdef int64_t n_wanted
+    cdef const int64_t *stages   # where the residual stream is looked at, in growing order
+    cdef int64_t n_stages
+    cdef float *seen             # [n_stages, n_wanted, n_embd] what was there
 
     def __init__(self, int64_t rows, int64_t n_embd, int64_t n_inner, int64_t capacity, int num_threads):
         self.rows, self.num_threads = rows, num_threads
@@ -128,19 +136,30 @@ cdef class Transformer:
         free(self.blocks)
 
     def forward(self, KVCache cache not None, const int64_t[::1] cache_rows, const int64_t[::1] counts,
-                const int32_t[::1] ids, const int64_t[::1] wanted, *, bint logits=True, int num_threads=1):
+                const int32_t[::1] ids, const int64_t[::1] wanted, *, bint logits=True, stages=None,
+                int num_threads=1):
         """What the network says after some of the new tokens; their keys and values are now in the cache.
 
         Row `cache_rows[s]` of the cache grows by `counts[s]` tokens; `ids` holds all of them, one row after another.
         Returns float32 logits [len(wanted), vocab_size], or with `logits=False` the final hidden states
-        [len(wanted), n_embd], for the tokens at the indices `wanted` of `ids`.  The caller has checked the ids and that
-        no cache row appears twice.  Raises InputError where a row would outgrow the cache, before anything is changed.
+        [len(wanted), n_embd], for the tokens at the indices `wanted` of `ids`.  With `stages`, growing numbers, returns
+        the residual stream [len(stages), len(wanted), n_embd] instead: at stage 0 the embeddings, at 2 i + 1 and
+        2 i + 2 what attention and MLP of layer i have made of it, at 2 n_layer + 1 the final hidden states.  Layers
+        beyond the last stage are not run, so they miss in the cache, too.  The caller has checked the ids, the stages
+        and that no cache row appears twice.  Raises InputError where a row would outgrow the cache, before anything is
+        changed.
         """
         cdef int64_t m = ids.shape[0], n_segments = cache_rows.shape[0], s, i, r, n_tiles = 0, w = wanted.shape[0]
+        cdef const int64_t[::1] looked_at = _NO_STAGES if stages is None else np.array(stages, np.int64)
+        cdef int64_t n_stages = looked_at.shape[0]
+        cdef bint last = stages is None or (n_stages > 0 and looked_at[n_stages - 1] > 2 * self.n_layer)
+        cdef int64_t n_layer = self.n_layer if last else (looked_at[n_stages - 1] + 1) // 2 if n_stages > 0 else 0
+        logits = logits and stages is None
         cdef int64_t width = self.vocab_size if logits else self.n_embd
-        cdef float[:, ::1] out = np.empty((w, width), np.float32)
+        cdef float[:, ::1] out = np.empty(((1 if stages is None else n_stages) * w, width), np.float32)
+        result = np.asarray(out) if stages is None else np.asarray(out).reshape(n_stages, w, width)
         if m == 0:
-            return np.asarray(out)
+            return result
         if cache.n_layer != self.n_layer or cache.n_head != self.n_head or \
                 cache.head_dim * cache.n_head != self.n_embd:
             raise InputError("the cache was made for a model of another shape")
@@ -180,17 +199,20 @@ cdef class Transformer:
         cdef Heads heads
         heads.n_head, heads.head_dim, heads.ld_values = self.n_head, cache.head_dim, cache.ld_values
         heads.head_floats = cache.head_floats
+        space.wanted, space.n_wanted = &wanted[0] if w > 0 else NULL, w
+        space.stages, space.n_stages = &looked_at[0] if n_stages > 0 else NULL, n_stages if w > 0 else 0
+        space.seen = &out[0, 0] if space.n_stages > 0 else NULL
         with nogil:
             self._embed_tokens(space, &ids[0], &positions[0], m, num_threads)
-            self._run_blocks(space, &heads, segments, n_segments, tiles, n_tiles, m, num_threads)
-            if w > 0:
-                self._finish(space, &wanted[0], w, &out[0, 0], logits, num_threads)
+            self._run_blocks(space, &heads, segments, n_segments, tiles, n_tiles, m, n_layer, num_threads)
+            if w > 0 and last:
+                self._finish(space, &out[out.shape[0] - w, 0], logits, num_threads)
         free(segments)
         free(tiles)
         for s in range(n_segments):
             cache.row_lengths[cache_rows[s]] += counts[s]
         self.workspace = space
-        return np.asarray(out)
+        return result
 
     cdef void _embed_tokens(self, Workspace space, const int32_t *ids, const int64_t *positions, int64_t m,
                             int num_threads) noexcept nogil:
@@ -200,12 +222,14 @@ cdef class Transformer:
         parallel_for(_embed, &job, m, 8, num_threads)
 
     cdef void _run_blocks(self, Workspace space, Heads *heads, const Segment *segments, int64_t n_segments,
-                          const Tile *tiles, int64_t n_tiles, int64_t m, int num_threads) noexcept nogil:
+                          const Tile *tiles, int64_t n_tiles, int64_t m, int64_t n_layer,
+                          int num_threads) noexcept nogil:
         cdef float *x = space.x
         cdef float *h = space.h
         cdef int64_t ld = space.ld_embd, ld_qkv = space.ld_qkv, ld_inner = space.ld_inner, i
         cdef Block *block
-        for i in range(self.n_layer):
+        self._look(space, 0)
+        for i in range(n_layer):
             block = &self.blocks[i]
             heads.layer_offset = i * self.n_head * heads.head_floats
             heads.scale = block.scale
@@ -214,17 +238,28 @@ cdef class Transformer:
             attention(heads, segments, n_segments, tiles, n_tiles, space.qkv, ld_qkv, h, ld, space.scores,
                       space.ld_scores, num_threads)
             linear(&block.c_proj, h, ld, m, 0, 1, x, ld, space.scratch, num_threads)
+            self._look(space, 2 * i + 1)
             layer_norm(&block.ln_2, x, ld, m, h, ld, num_threads)
             linear(&block.c_fc, h, ld, m, self.activation, 0, space.inner, ld_inner, space.scratch, num_threads)
             linear(&block.mlp_c_proj, space.inner, ld_inner, m, 0, 1, x, ld, space.scratch, num_threads)
+            self._look(space, 2 * i + 2)
 
-    cdef void _finish(self, Workspace space, const int64_t *wanted, int64_t w, float *out, bint logits,
-                      int num_threads) noexcept nogil:
+    cdef void _look(self, Workspace space, int64_t stage) noexcept nogil:
+        """Put the residual stream beside what was seen of it before, where this is a stage that is asked for."""
         cdef int64_t i
+        if space.n_stages > 0 and space.stages[0] == stage:
+            for i in range(space.n_wanted):
+                memcpy(space.seen, space.x + space.wanted[i] * space.ld_embd, self.n_embd * sizeof(float))
+                space.seen += self.n_embd
+            space.stages += 1
+            space.n_stages -= 1
+
+    cdef void _finish(self, Workspace space, float *out, bint logits, int num_threads) noexcept nogil:
+        cdef int64_t i, w = space.n_wanted
         cdef int64_t ld = space.ld_embd if logits else self.n_embd
         cdef float *h = space.h if logits else out
         for i in range(w):
-            layer_norm(&self.ln_f, space.x + wanted[i] * space.ld_embd, space.ld_embd, 1, h + i * ld, ld, 1)
+            layer_norm(&self.ln_f, space.x + space.wanted[i] * space.ld_embd, space.ld_embd, 1, h + i * ld, ld, 1)
         if logits:
             linear(&self.head, h, ld, w, 0, 0, out, self.vocab_size, space.scratch, num_threads)
 
