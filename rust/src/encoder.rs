@@ -11,7 +11,7 @@
 //! - Thrown away: a pass of its own for the lookups that fetches the cache's sets for those that miss (no gain seen).
 //! - Short texts skip the batches: filling their arrays takes longer than looking up three pieces.
 
-use crate::merge::{merge, merge_short, Scratch};
+use crate::merge::{merge, merge_by_heap, Scratch};
 pub use crate::output::{Id, Output};
 use crate::pretokenize::piece_end;
 use crate::scan::{Level, Portable, Scanner};
@@ -47,20 +47,12 @@ impl Tokenizer {
     /// As [`Vocabulary::parse`].
     pub fn new(vocabulary: &[u8], merges: &[u8], specials: &[(String, u32)]) -> Result<Self, VocabularyError> {
         let vocabulary = Vocabulary::parse(vocabulary, merges, specials)?;
-        let mut words = Words::with_capacity(vocabulary.len());
-        let mut scratch = Scratch::default();
-        let mut merged = Vec::new();
-        let special = special_ids(&vocabulary);
-        for id in (0..vocabulary.len() as u32).filter(|&id| !special[id as usize]) {
-            let token = vocabulary.token(id).unwrap_or_default();
-            // An entry that its own merges do not reach is never the encoding of its text.
-            merged.clear();
-            merge(token, vocabulary.merges(), &mut scratch, &mut merged);
-            if merged == [id] {
-                words.insert(token, id);
-            }
-        }
-        Ok(Self { vocabulary, words })
+        // An entry that its own merges do not reach is never the encoding of its text.
+        let never = match vocabulary.merges().prefixes() {
+            Some(_) => (0..vocabulary.len() as u32).filter(|&id| vocabulary.merges().is_never(id)).collect(),
+            None => unreachable(&vocabulary),
+        };
+        Ok(Self { words: words(&vocabulary, &never), vocabulary })
     }
 
     /// The tokenizer of a vocabulary whose ids follow from its merges; see [`Vocabulary::from_merges`].
@@ -72,25 +64,12 @@ impl Tokenizer {
     /// As [`Vocabulary::from_merges`].
     pub fn from_merges(merges: &[u8], special: &str) -> Result<Self, VocabularyError> {
         let vocabulary = Vocabulary::from_merges(merges, special)?;
-        let mut words = Words::with_capacity(vocabulary.len());
-        for id in 0..vocabulary.len() as u32 - 1 {
-            words.insert(vocabulary.token(id).unwrap_or_default(), id);
-        }
-        Ok(Self { vocabulary, words })
+        Ok(Self { words: words(&vocabulary, &[]), vocabulary })
     }
 
     /// The tokens that are not the encoding of their own bytes, special ones left out.
     pub fn unreachable_tokens(&self) -> Vec<u32> {
-        let (mut scratch, mut merged) = (Scratch::default(), Vec::new());
-        let special = special_ids(&self.vocabulary);
-        let reaches = |id: u32, merged: &mut Vec<u32>, scratch: &mut Scratch| {
-            merged.clear();
-            merge(self.vocabulary.token(id).unwrap_or_default(), self.vocabulary.merges(), scratch, merged);
-            *merged == [id]
-        };
-        (0..self.vocabulary.len() as u32)
-            .filter(|&id| !special[id as usize] && !reaches(id, &mut merged, &mut scratch))
-            .collect()
+        unreachable(&self.vocabulary)
     }
 
     pub fn vocabulary(&self) -> &Vocabulary {
@@ -139,11 +118,11 @@ impl Tokenizer {
         let key = pack(text, start, end);
         let hash = hash(key);
         if let Some(id) = self.words.get(key, hash) {
-            out.extend(&[id]);
+            out.extend([id]);
         } else if let Some((tokens, count)) = cache.pieces.get(key, hash) {
-            out.extend(&tokens[..count]);
+            out.extend(tokens[..count].iter().map(|&id| u32::from(id)));
         } else {
-            out.extend(self.merge_piece(&text[start..end], key, hash, cache));
+            out.extend(self.merge_piece(&text[start..end], key, hash, cache).iter().copied());
         }
     }
 
@@ -231,16 +210,10 @@ impl Tokenizer {
                     continue;
                 }
                 if let Some((tokens, count)) = cache.pieces.get(key, hash) {
-                    // SAFETY: as above; of what is put beyond `count` the next ones are put on top.
-                    unsafe {
-                        for (i, &id) in tokens[..4].iter().enumerate() {
-                            O::put(end.add(put + i), id);
-                        }
-                        if count > 4 {
-                            for (i, &id) in tokens[4..].iter().enumerate() {
-                                O::put(end.add(put + 4 + i), id);
-                            }
-                        }
+                    // However many there are: of what is put beyond `count` the next ones are put on top.
+                    for (i, &id) in tokens.iter().enumerate() {
+                        // SAFETY: as above; room for so many was added at the end.
+                        unsafe { O::put(end.add(put + i), u32::from(id)) };
                     }
                     put += count;
                     continue;
@@ -267,7 +240,7 @@ impl Tokenizer {
     #[inline(never)]
     fn merge_piece<'a>(&self, piece: &[u8], key: Key, hash: u64, cache: &'a mut Cache) -> &'a [u32] {
         cache.merged.clear();
-        merge_short(piece, self.vocabulary.merges(), &mut cache.merged);
+        merge(piece, self.vocabulary.merges(), &mut cache.scratch, &mut cache.merged);
         cache.pieces.put(key, hash, &cache.merged);
         &cache.merged
     }
@@ -278,11 +251,11 @@ impl Tokenizer {
         let piece = &text[start..end];
         if piece.len() > MEDIUM {
             if let Some(id) = self.words.get_long(piece) {
-                return out.extend(&[id]);
+                return out.extend([id]);
             }
             cache.merged.clear();
             merge(piece, self.vocabulary.merges(), &mut cache.scratch, &mut cache.merged);
-            out.extend(&cache.merged);
+            out.extend(cache.merged.iter().copied());
             // A piece of a gigabyte must not hold its memory for ever.
             if cache.merged.capacity() > 1 << 18 {
                 cache.merged = Vec::new();
@@ -291,15 +264,15 @@ impl Tokenizer {
         }
         let (key, hash) = Pieces::pack_medium(text, start, end);
         if let Some(tokens) = cache.pieces.get_medium(&key, hash) {
-            return out.extend(tokens);
+            return out.extend(tokens.iter().map(|&id| u32::from(id)));
         }
         cache.merged.clear();
         match self.words.get_long(piece) {
             Some(id) => cache.merged.push(id),
-            None => merge_short(piece, self.vocabulary.merges(), &mut cache.merged),
+            None => merge(piece, self.vocabulary.merges(), &mut cache.scratch, &mut cache.merged),
         }
         cache.pieces.put_medium(&key, hash, &cache.merged);
-        out.extend(&cache.merged);
+        out.extend(cache.merged.iter().copied());
     }
 
     /// The ids of bytes that are one piece, whatever the split pattern would make of them.
@@ -335,6 +308,28 @@ impl Tokenizer {
         // Tokens that no merge reaches are not among the words.
         found.or_else(|| (0..self.vocabulary.len() as u32).find(|&id| self.vocabulary.token(id) == Some(token)))
     }
+}
+
+/// The table of all tokens but special ones and those of `left_out`, which is in order.
+fn words(vocabulary: &Vocabulary, left_out: &[u32]) -> Words {
+    let special = special_ids(vocabulary);
+    let mut words = Words::with_capacity(vocabulary.len());
+    for id in (0..vocabulary.len() as u32).filter(|id| !special[*id as usize] && left_out.binary_search(id).is_err()) {
+        words.insert(vocabulary.token(id).unwrap_or_default(), id);
+    }
+    words
+}
+
+/// The tokens that are not the encoding of their own bytes, special ones left out, by merging each.
+fn unreachable(vocabulary: &Vocabulary) -> Vec<u32> {
+    let special = special_ids(vocabulary);
+    let (mut scratch, mut merged) = (Scratch::default(), Vec::new());
+    let mut reaches = |id: u32| {
+        merged.clear();
+        merge_by_heap(vocabulary.token(id).unwrap_or_default(), vocabulary.merges(), &mut scratch, &mut merged);
+        merged == [id]
+    };
+    (0..vocabulary.len() as u32).filter(|&id| !special[id as usize] && !reaches(id)).collect()
 }
 
 fn special_ids(vocabulary: &Vocabulary) -> Vec<bool> {

@@ -10,6 +10,7 @@ pub mod encoder;
 pub mod merge;
 pub mod merges;
 pub mod output;
+pub mod prefixes;
 pub mod pretokenize;
 pub mod scan;
 pub mod table;

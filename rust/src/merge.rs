@@ -1,8 +1,7 @@
-//! The merge loop: a piece as ids of single bytes becomes the ids of its tokens.
+//! A piece of bytes becomes the ids of its tokens.
 //!
-//! Of all adjacent pairs that the merges list names, the one with the lowest rank (the leftmost of equals) is merged,
-//! until there is none. A piece of up to 256 bytes keeps `rank << 8 | position` of every pair in an array on the stack,
-//! whose minimum is the next merge: one vector reduction. Longer pieces are merged window by window (below).
+//! The published algorithm: of all adjacent pairs that the merges list names, the one with the lowest rank (the leftmost
+//! of equals) is merged, until there is none. [`merge_by_heap`] does that in n log n steps, for any list of merges.
 //!
 //! # Windows
 //! Write `encode(x)` for the tokens of x. A border between two tokens of `encode(x)` was never crossed by a merge, so
@@ -10,19 +9,31 @@
 //! Conversely, if every two neighbours of a sequence of tokens are together the encoding of their bytes, the sequence is
 //! the encoding of the whole: the first merge to cross one of its borders would, as nothing crossed before, happen in
 //! those two neighbours alone as well. So if the encodings of two overlapping windows share a token at the same place,
-//! the first window's tokens before it and the second's from it on are exactly the encoding of both together. Where they
-//! share none, a larger window is taken, and in the end the whole piece is merged with a heap: n log n at worst.
+//! the first window's tokens before it and the second's from it on are exactly the encoding of both together.
+//!
+//! [`merge`] takes pieces of up to 62 bytes as one window ([`Lane`]) and longer ones four windows at a time.
+//!
+//! # Without merging
+//! Windows of a run (`=====…`, with tokens as long as they are) share no token; there the text is searched through. By
+//! the above, any sequence of tokens of which every two neighbours stay apart ([`Merges::stay_apart`]) is the one right
+//! encoding, however it was found. [`search`] looks for it from left to right: the longest token that the rest begins
+//! with and that stays apart from the one before, and where none does, back by one token. A place from which nothing
+//! goes on is remembered: the tokens up to a place are its encoding whatever follows, so coming back to it would end the
+//! same way. So no place is gone on from twice: linear. Where the list of merges has one before those that make its own
+//! tokens, `stay_apart` cannot tell, and [`merge_by_heap`] does the same work; nobody trains such lists.
+//!
+//! Performance notes (30 November 2026), one thread, a million bytes in one piece, MB/s:
+//! - One window of 64 bytes at a time, its tokens a linked list, pairs looked up in a table with probing behind a
+//!   filter: 33 of random letters, 31 digits, 54 mixed case, 74 Chinese, 40 of one letter; 6 of `=`, where windows grew.
+//! - Search alone, without windows: 20, 17, 27, 47, 172; 162 of `=`. It looks at two candidates a token and six pairs,
+//!   and the processor guesses each of these branches wrongly half of the time.
+//! - Four windows side by side, a bit mask for the list, pairs at two places (`merges.rs`) without a branch, search where
+//!   windows do not join: 73, 71, 95, 105, 136; 159 of `=`. Kept.
 
 use crate::merges::Merges;
+use crate::prefixes::Prefixes;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-
-/// The largest piece for which positions fit their byte of a key.
-const SCAN: usize = 256;
-/// Bytes of the first window of a long piece.
-const WINDOW: usize = 64;
-/// Tokens that end closer than this to the end of a window are not trusted.
-const MARGIN: usize = 12;
 
 /// Reusable memory for [`merge`].
 #[derive(Default)]
@@ -30,173 +41,259 @@ pub struct Scratch {
     nodes: Vec<Node>,
     heap: BinaryHeap<Reverse<(u32, u32)>>,
     window: Vec<u32>,
-    next_window: Vec<u32>,
+    /// A bit for each place of a piece from which no tokens go on to its end.
+    dead: Vec<u64>,
 }
 
 /// Append the tokens of `piece` to `out`.
-pub fn merge(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
-    if piece.len() <= SCAN {
-        merge_short(piece, merges, out);
-    } else {
-        merge_long(piece, merges, scratch, out);
-    }
-}
-
-/// As [`merge`], for pieces of up to 256 bytes.
 #[inline]
-pub fn merge_short(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
+pub fn merge(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: AVX2 is there.
-        return unsafe { by_size_avx2(piece, merges, out) };
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt") {
+        // SAFETY: they are there.
+        return unsafe { by_size_avx2(piece, merges, scratch, out) };
     }
-    by_size(piece, merges, out);
+    by_size(piece, merges, scratch, out);
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2")]
-unsafe fn by_size_avx2(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
-    by_size(piece, merges, out);
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+unsafe fn by_size_avx2(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    by_size(piece, merges, scratch, out);
 }
 
 #[inline(always)]
-fn by_size(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
+fn by_size(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
     match piece.len() {
-        0 => {}
-        1 => out.push(merges.byte_id(piece[0])),
-        2..=16 => scan::<16>(piece, merges, out),
-        17..=64 => scan::<64>(piece, merges, out),
-        _ => scan::<SCAN>(piece, merges, out),
+        0..=15 => one::<16>(piece, merges, out),
+        16..=31 => one::<32>(piece, merges, out),
+        32..=LARGEST => one::<64>(piece, merges, out),
+        _ => merge_long(piece, merges, scratch, out),
     }
 }
 
-/// Merge a piece of 2 to N bytes; N is a power of two up to 256.
-#[inline(always)]
-fn scan<const N: usize>(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
-    const GONE: u32 = u32::MAX;
-    const NONE: u32 = Merges::NONE << 8;
-    let count = piece.len();
-    let mut ids = [0u32; N];
-    let mut keys = [GONE; N];
-    let mut next = [0u8; N]; // 0 after the last: nothing comes before the first
-    let mut previous = [0u8; N];
-    for i in 0..count.min(N) {
-        ids[i] = merges.byte_id(piece[i]);
-        next[i] = (i + 1) as u8;
-        previous[i] = i.wrapping_sub(1) as u8;
+/// The largest piece that a [`Lane`] takes.
+const LARGEST: usize = 62;
+
+/// A piece of less than N bytes that is being merged: places 1 and on are its bytes, the two beside them stay empty.
+struct Lane<const N: usize> {
+    /// The token that begins at a place.
+    ids: [u32; 64],
+    /// `rank << 6 | place` of the merge of that token and the next one.
+    keys: [u32; N],
+    /// A bit for each place where a token begins, and for the two empty ones.
+    begins: u64,
+}
+
+impl<const N: usize> Lane<N> {
+    const NONE: u32 = Merges::NONE << 6;
+
+    #[inline(always)]
+    fn new(piece: &[u8], merges: &Merges) -> Self {
+        let mut lane =
+            Self { ids: [Merges::NO_TOKEN; 64], keys: [Self::NONE; N], begins: !0 >> (LARGEST - piece.len()) };
+        for (id, &byte) in lane.ids[1..].iter_mut().zip(piece) {
+            *id = merges.byte_id(byte);
+        }
+        for ((place, key), pair) in (1..).zip(&mut lane.keys[1..]).zip(piece.windows(2)) {
+            *key = merges.rank_of_bytes(pair[0], pair[1]) << 6 | place;
+        }
+        lane
     }
-    next[(count - 1) & (N - 1)] = 0;
-    for i in 0..(count - 1).min(N) {
-        keys[i] = merges.rank_of_bytes(piece[i], piece[i + 1]) << 8 | i as u32;
-    }
-    loop {
+
+    /// One merge; false where there is none.
+    #[inline(always)]
+    fn step(&mut self, merges: &Merges) -> bool {
         // `min` of a slice stays a loop of branches; this becomes vector instructions.
-        let mut least = [GONE; 16];
-        for part in keys.chunks_exact(16) {
+        let mut least = [Self::NONE; 16];
+        for part in self.keys.chunks_exact(16) {
             for (least, &key) in least.iter_mut().zip(part) {
                 *least = if key < *least { key } else { *least };
             }
         }
-        let best = least.into_iter().fold(GONE, |a, b| if b < a { b } else { a });
-        if best >= NONE {
-            break;
+        let best = least.into_iter().fold(Self::NONE, |a, b| if b < a { b } else { a });
+        if best >= Self::NONE {
+            return false;
         }
         let at = best as usize & (N - 1);
-        let id = merges.product(best >> 8);
-        let gone = next[at] as usize & (N - 1);
-        let after = next[gone];
-        ids[at] = id;
-        next[at] = after;
-        keys[gone] = GONE;
-        keys[at] = GONE;
-        if after != 0 {
-            let after = after as usize & (N - 1);
-            previous[after] = at as u8;
-            keys[at] = merges.rank(id, ids[after]) << 8 | at as u32;
-        }
-        if at != 0 {
-            let before = previous[at] as usize & (N - 1);
-            keys[before] = merges.rank(ids[before], id) << 8 | before as u32;
+        let id = merges.product(best >> 6);
+        let after = self.begins & (!1 << at);
+        let gone = after.trailing_zeros() as usize & (N - 1);
+        let next = (after & after.wrapping_sub(1)).trailing_zeros() as usize & 63;
+        let previous = 63 - (self.begins & !(!0 << at) | 1).leading_zeros() as usize;
+        self.begins ^= 1 << gone;
+        self.ids[at] = id;
+        self.keys[gone] = Self::NONE;
+        self.keys[at] = merges.rank(id, self.ids[next]) << 6 | at as u32;
+        self.keys[previous & (N - 1)] = merges.rank(self.ids[previous], id) << 6 | previous as u32;
+        true
+    }
+
+    /// Append the tokens that begin at `place` or later.
+    #[inline(always)]
+    fn put(&self, place: usize, out: &mut Vec<u32>) {
+        let mut begins = self.begins & (!0 << place);
+        out.reserve(LARGEST);
+        // The last is the empty place behind.
+        while begins & (begins - 1) != 0 {
+            out.push(self.ids[begins.trailing_zeros() as usize]);
+            begins &= begins - 1;
         }
     }
-    let mut at = 0;
-    loop {
-        out.push(ids[at]);
-        at = next[at] as usize & (N - 1);
-        if at == 0 {
-            break;
+
+    /// Join the tokens, of a window from `begin` on, to those in `out` from `first` on, which are the encoding of what
+    /// comes before `end`; false where the two share no token.
+    #[inline(always)]
+    fn join(&self, begin: usize, end: usize, merges: &Merges, first: usize, out: &mut Vec<u32>) -> bool {
+        let (mut index, mut place) = border(&out[first..], merges, end, begin);
+        while place < end {
+            let token = out[first + index];
+            if place >= begin {
+                let here = place - begin + 1;
+                if self.begins >> here & 1 != 0 && self.ids[here] == token {
+                    out.truncate(first + index);
+                    self.put(here, out);
+                    return true;
+                }
+            }
+            index += 1;
+            place += merges.token_len(token);
+        }
+        if end == 0 {
+            self.put(1, out);
+        }
+        end == 0
+    }
+}
+
+#[inline(always)]
+fn one<const N: usize>(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
+    let mut lane = Lane::<N>::new(piece, merges);
+    while lane.step(merges) {}
+    lane.put(1, out);
+}
+
+/// How many windows of a long piece are merged side by side: while one waits for memory the others go on.
+const LANES: usize = 4;
+/// From where one window begins to where the next does.
+const STRIDE: usize = 46;
+/// Bytes that are searched through where two windows share no token.
+const SEARCHED: usize = 4096;
+
+/// Merge a piece of any length window by window; see the top of this file.
+#[inline(always)]
+fn merge_long(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    let first = out.len();
+    // The tokens from `first` on are the encoding of `piece[..end]`.
+    let mut end = 0;
+    while end < piece.len() {
+        let (_, from) = border(&out[first..], merges, end, end.saturating_sub(LARGEST - STRIDE));
+        let window = |place: usize| &piece[place.min(piece.len())..(place + LARGEST).min(piece.len())];
+        let mut lanes: [Lane<64>; LANES] = std::array::from_fn(|lane| Lane::new(window(from + lane * STRIDE), merges));
+        let mut busy = [true; LANES];
+        while busy != [false; LANES] {
+            for (lane, busy) in lanes.iter_mut().zip(&mut busy) {
+                *busy = *busy && lane.step(merges);
+            }
+        }
+        for (number, lane) in lanes.iter().enumerate() {
+            let begin = from + number * STRIDE;
+            let next_end = (begin + LARGEST).min(piece.len());
+            if end == piece.len() {
+                return;
+            }
+            if next_end <= end || !lane.join(begin, end, merges, first, out) {
+                end = match search_on(piece, end, merges, scratch, first, out) {
+                    Some(next_end) => next_end,
+                    None => {
+                        out.truncate(first);
+                        return search(piece, merges, scratch, out);
+                    }
+                };
+                break;
+            }
+            end = next_end;
         }
     }
 }
 
-/// Merge a piece of any length window by window; see the top of this file.
-#[inline(never)]
-fn merge_long(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
-    let before = out.len();
-    let mut window = std::mem::take(&mut scratch.window);
-    let mut next = std::mem::take(&mut scratch.next_window);
-    let merged = |bytes: &[u8], tokens: &mut Vec<u32>| {
-        tokens.clear();
-        merge_short(bytes, merges, tokens);
-    };
-    // `out`, then the tokens of `window`, are the encoding of `piece[..end]`; the window begins at `start`.
-    let (mut start, mut end) = (0, WINDOW.min(piece.len()));
-    merged(&piece[..end], &mut window);
-    let whole = loop {
-        if end == piece.len() {
-            out.extend_from_slice(&window);
-            break true;
-        }
-        // The last token but the untrusted ones: the next window begins with it.
-        let trusted = (end - start).saturating_sub(MARGIN);
-        let (mut kept, mut at) = (0, 0);
-        while kept + 1 < window.len()
-            && at + merges.token_len(window[kept]) + merges.token_len(window[kept + 1]) <= trusted
-        {
-            at += merges.token_len(window[kept]);
-            kept += 1;
-        }
-        let mut joined = false;
-        if kept > 0 {
-            let next_start = start + at;
-            let next_end = (next_start + WINDOW.max(end - start)).min(piece.len());
-            merged(&piece[next_start..next_end], &mut next);
-            if next[0] == window[kept] {
-                out.extend_from_slice(&window[..kept]);
-                std::mem::swap(&mut window, &mut next);
-                joined = true;
-                start = next_start;
-                end = next_end;
-                // Back to small windows where a larger one was needed.
-                if end - start > WINDOW && end < piece.len() {
-                    let small = start + WINDOW;
-                    merged(&piece[start..small], &mut next);
-                    if next[0] == window[0] {
-                        std::mem::swap(&mut window, &mut next);
-                        end = small;
-                    }
-                }
-            }
-        }
-        if !joined {
-            let first = window[0];
-            let larger = 2 * (end - start);
-            if larger > SCAN {
-                break false;
-            }
-            end = (start + larger).min(piece.len());
-            merged(&piece[start..end], &mut window);
-            if window[0] != first {
-                break false;
-            }
-        }
-    };
-    scratch.window = window;
-    scratch.next_window = next;
-    if !whole {
-        out.truncate(before);
-        merge_by_heap(piece, merges, scratch, out);
+/// The last of the tokens of `end` bytes that begins at or before `place`: which it is, and where it begins.
+#[inline(always)]
+fn border(tokens: &[u32], merges: &Merges, end: usize, place: usize) -> (usize, usize) {
+    let (mut index, mut begin) = (tokens.len(), end);
+    while index > 0 && begin > place {
+        index -= 1;
+        begin -= merges.token_len(tokens[index]);
     }
+    (index, begin)
+}
+
+/// Go on from the tokens from `first` on, which are the encoding of `piece[..end]`, by a larger window.
+///
+/// Where that ends; None where it cannot be joined to what is there.
+#[cold]
+fn search_on(
+    piece: &[u8],
+    end: usize,
+    merges: &Merges,
+    scratch: &mut Scratch,
+    first: usize,
+    out: &mut Vec<u32>,
+) -> Option<usize> {
+    let (index, begin) = border(&out[first..], merges, end, end.saturating_sub(4 * LARGEST));
+    let next_end = (begin + SEARCHED).min(piece.len());
+    if next_end <= end {
+        return None;
+    }
+    let mut window = std::mem::take(&mut scratch.window);
+    window.clear();
+    search(&piece[begin..next_end], merges, scratch, &mut window);
+    let joined = out.get(first + index).is_none_or(|token| *token == window[0]);
+    if joined {
+        out.truncate(first + index);
+        out.extend_from_slice(&window);
+    }
+    scratch.window = window;
+    joined.then_some(next_end)
+}
+
+/// A piece of a gigabyte must not hold its memory for ever.
+fn forget_if_large(scratch: &mut Scratch) {
+    if scratch.nodes.capacity() > 1 << 20 || scratch.dead.capacity() > 1 << 20 {
+        *scratch = Scratch::default();
+    }
+}
+
+/// As [`merge`], from left to right; see the top of this file.
+#[inline(never)]
+fn search(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    let Some(prefixes) = merges.prefixes() else { return merge_by_heap(piece, merges, scratch, out) };
+    let dead = &mut scratch.dead;
+    dead.clear();
+    dead.resize(piece.len() / 64 + 1, 0);
+    let first = out.len();
+    let mut at = 0;
+    while at < piece.len() {
+        let mut token = prefixes.longest(&piece[at..]);
+        loop {
+            let end = at + merges.token_len(token);
+            if dead[end / 64] >> (end % 64) & 1 == 0
+                && out[first..].last().is_none_or(|&last| merges.stay_apart(last, token))
+            {
+                out.push(token);
+                at = end;
+                break;
+            }
+            token = prefixes.shorter(token);
+            if token == Prefixes::NONE {
+                dead[at / 64] |= 1 << (at % 64);
+                // There is one: the first byte alone is a token, and something goes on from one of its places.
+                token = out.pop().unwrap_or_default();
+                at -= merges.token_len(token);
+            }
+        }
+    }
+    forget_if_large(scratch);
 }
 
 /// A token of a piece that is being merged, in a list by position.
@@ -211,8 +308,12 @@ struct Node {
 
 const END: u32 = u32::MAX;
 
+/// As [`merge`], by the published algorithm.
 #[inline(never)]
-fn merge_by_heap(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
+pub fn merge_by_heap(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    if piece.is_empty() {
+        return;
+    }
     let Scratch { nodes, heap, .. } = scratch;
     nodes.clear();
     heap.clear();
@@ -260,8 +361,88 @@ fn merge_by_heap(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut
         out.push(nodes[at as usize].id);
         at = nodes[at as usize].next;
     }
-    // A piece of a gigabyte must not hold its memory for ever.
-    if nodes.capacity() > 1 << 20 {
-        *scratch = Scratch::default();
+    forget_if_large(scratch);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::tests::vocabulary_json;
+    use crate::vocabulary::Vocabulary;
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 33) as usize % limit
+        }
+    }
+
+    /// All three ways, by the published algorithm first.
+    fn check(piece: &[u8], merges: &Merges) {
+        let scratch = &mut Scratch::default();
+        let (mut expected, mut searched, mut merged) = (Vec::new(), Vec::new(), Vec::new());
+        merge_by_heap(piece, merges, scratch, &mut expected);
+        search(piece, merges, scratch, &mut searched);
+        merge(piece, merges, scratch, &mut merged);
+        assert_eq!(searched, expected, "search {:?}", String::from_utf8_lossy(piece));
+        assert_eq!(merged, expected, "merge {:?}", String::from_utf8_lossy(piece));
+    }
+
+    #[test]
+    fn any_list_of_merges() {
+        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut in_order = 0;
+        for round in 0..300 {
+            let mut tokens: Vec<String> = ["a", "b", "c"].map(str::to_owned).to_vec();
+            let mut lines: Vec<String> = Vec::new();
+            for _ in 0..3 + random.below(20) {
+                let (left, right) = (random.below(tokens.len()), random.below(tokens.len()));
+                let product = tokens[left].clone() + &tokens[right];
+                let line = format!("{} {}", tokens[left], tokens[right]);
+                if product.len() <= 70 && !lines.contains(&line) {
+                    // Now and then a second merge for the same token.
+                    if !tokens.contains(&product) {
+                        tokens.push(product);
+                    }
+                    lines.push(line);
+                }
+            }
+            if round % 3 == 0 {
+                let (one, other) = (random.below(lines.len()), random.below(lines.len()));
+                lines.swap(one, other);
+            }
+            let products: Vec<&str> = tokens[3..].iter().map(String::as_str).collect();
+            let vocabulary = vocabulary_json(&products);
+            let vocabulary = Vocabulary::parse(vocabulary.as_bytes(), lines.join("\n").as_bytes(), &[]).expect("good");
+            in_order += usize::from(vocabulary.merges().prefixes().is_some());
+            for length in [0, 1, 2, 5, 15, 16, 31, 32, 61, 62, 63, 64, 107, 108, 109, 200, 300, 9000] {
+                let letters = 1 + random.below(3);
+                let piece: Vec<u8> = (0..length).map(|_| b"abc"[random.below(letters)]).collect();
+                check(&piece, vocabulary.merges());
+            }
+        }
+        assert!((200..300).contains(&in_order), "{in_order}");
+    }
+
+    #[test]
+    fn gpt2s_merges() {
+        let merges = include_bytes!("../../gpt2fast/data/gpt2/merges.txt");
+        let vocabulary = Vocabulary::from_merges(merges, "<|endoftext|>").expect("good");
+        let mut random = Random(0x0fed_cba9_8765_4321);
+        let alphabets = ["etaoinshrdlu", "0123456789", "=", "a", "=-", "ÃÂ", "漢字仮名", " _*", "ab"];
+        for round in 0..500 {
+            let alphabet: Vec<char> = alphabets[round % alphabets.len()].chars().collect();
+            let mut piece = String::new();
+            for _ in 0..random.below(1 << (3 + round % 9)) {
+                // Runs, so that windows cannot always be joined.
+                let run = 1 + random.below(if round % 2 == 0 { 1 } else { 200 });
+                piece.extend(std::iter::repeat_n(alphabet[random.below(alphabet.len())], run));
+            }
+            check(piece.as_bytes(), vocabulary.merges());
+        }
     }
 }

@@ -1,87 +1,186 @@
-//! The table of merges: which pairs of tokens become which token, and in what order.
+//! The table of merges: which pairs of tokens become which token, in what order, and which tokens stand side by side.
+
+use crate::prefixes::{Builder, Prefixes};
+use crate::table::Table;
+use crate::words::FastMap;
+
+/// How a token comes about.
+#[derive(Clone, Copy)]
+struct Token {
+    /// The last of its merges: of `left` and `right`.
+    left: u32,
+    right: u32,
+    /// That merge's rank and one, 0 for a single byte, [`NEVER`] for a token that is not the encoding of its bytes.
+    age: u32,
+    length: u32,
+}
+
+const NEVER: u32 = u32::MAX;
 
 /// The merges by their pair of ids, and what merging needs of the tokens; never changed after loading.
 ///
-/// A slot of the table is `left << 44 | right << 24 | rank`: open addressing, at most half full. Pairs of single bytes,
-/// with which every merge begins, have a table of their own that needs no probing.
+/// A slot of the table is `left << 44 | right << 24 | rank`. Each pair has two places and is in one of them (cuckoo
+/// hashing): looking for it is two loads and no branch, which is what counts, as nobody can predict which pairs merge.
 pub struct Merges {
-    slots: Vec<u64>,
+    slots: Table<u64>,
     shift: u32,
-    /// A bit for each merge at its hash: most pairs have no merge, and this says so from 64 KiB of memory.
-    filter: Vec<u64>,
-    products: Vec<u32>,
+    /// Pairs that found no room, which takes a list of merges made for that.
+    homeless: FastMap<u64, u32>,
+    /// Left token, right token and product, by rank.
+    list: Vec<[u32; 3]>,
+    /// The product of rank 0 where the others follow it one by one.
+    first_product: Option<u32>,
     byte_ids: [u32; 256],
+    /// The ranks of the merges of two single bytes, with which every piece begins.
     byte_pairs: Vec<u32>,
-    lengths: Vec<u32>,
+    tokens: Vec<Token>,
+    /// The beginnings of tokens, where every merge ranks after those that make its two tokens.
+    prefixes: Option<Prefixes>,
 }
-
-const EMPTY: u64 = u64::MAX;
-const FILTER_WORDS: usize = 1 << 13;
 
 impl Merges {
     /// The rank after every other: no merge.
     pub const NONE: u32 = (1 << 24) - 1;
+    /// No token, which merges with none.
+    pub const NO_TOKEN: u32 = Self::MAX_TOKENS as u32;
     /// More tokens than this do not fit a slot.
     pub const MAX_TOKENS: usize = (1 << 20) - 1;
 
     pub(crate) fn with_capacity(count: usize, byte_ids: [u32; 256]) -> Self {
-        let slots = (2 * count).next_power_of_two().max(2);
+        let slots = (2 * count).next_power_of_two().max(4);
         Self {
-            slots: vec![EMPTY; slots],
+            slots: Table::new(slots),
             shift: 64 - slots.trailing_zeros(),
-            filter: vec![0; FILTER_WORDS],
-            products: Vec::with_capacity(count),
+            homeless: FastMap::default(),
+            list: Vec::with_capacity(count),
+            first_product: None,
             byte_ids,
             byte_pairs: Vec::new(),
-            lengths: Vec::new(),
+            tokens: Vec::new(),
+            prefixes: None,
         }
     }
 
+    /// What a slot holds of a pair; never zero.
     #[inline(always)]
-    fn slot(&self, key: u64) -> usize {
-        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    fn key(left: u32, right: u32) -> u64 {
+        (u64::from(left) << 20 | u64::from(right)) + 1
     }
 
-    /// Where the filter has a key.
+    /// The two places of a pair.
     #[inline(always)]
-    fn filter_bit(key: u64) -> (usize, u64) {
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((hash >> 45) as usize >> 6 & (FILTER_WORDS - 1), 1 << (hash >> 45 & 63))
+    fn places(&self, key: u64) -> [usize; 2] {
+        [0x9e37_79b9_7f4a_7c15_u64, 0xd6e8_feb8_6659_fd93].map(|many| (key.wrapping_mul(many) >> self.shift) as usize)
     }
 
     /// Add the merge that ranks after all so far; false where the pair is there already, or there are too many.
     pub(crate) fn push(&mut self, left: u32, right: u32, product: u32) -> bool {
-        let rank = self.products.len() as u64;
-        let key = u64::from(left) << 20 | u64::from(right);
-        let mut slot = self.slot(key);
-        if rank >= u64::from(Self::NONE) || self.products.len() >= self.slots.len() / 2 {
+        let rank = self.list.len() as u64;
+        if rank >= u64::from(Self::NONE) || self.list.len() >= self.slots.len() / 2 {
             return false;
         }
-        while self.slots[slot] != EMPTY {
-            if self.slots[slot] >> 24 == key {
-                return false;
-            }
-            slot = (slot + 1) & (self.slots.len() - 1);
+        if self.rank(left, right) != Self::NONE {
+            return false;
         }
-        self.slots[slot] = key << 24 | rank;
-        let (word, bit) = Self::filter_bit(key);
-        self.filter[word] |= bit;
-        self.products.push(product);
+        let mut slot = Self::key(left, right) << 24 | rank;
+        let mut place = self.places(slot >> 24)[0];
+        for _ in 0..100 {
+            // Whoever was here goes to its other place.
+            slot = std::mem::replace(&mut self.slots[place], slot);
+            if slot == 0 {
+                break;
+            }
+            let [one, other] = self.places(slot >> 24);
+            place ^= one ^ other;
+        }
+        if slot != 0 {
+            self.homeless.insert(slot >> 24, slot as u32 & Self::NONE);
+        }
+        self.list.push([left, right, product]);
         true
     }
 
-    /// Fill what follows from the merges; `lengths` are the tokens' in bytes.
-    pub(crate) fn finish(&mut self, lengths: Vec<u32>) {
-        self.lengths = lengths;
-        let mut byte_of = vec![None; self.lengths.len()];
+    /// Find out how each token comes about; `bytes` are the tokens' one after the other, `offsets` where each begins
+    /// and the last ends. With `trusted` the caller vouches that every token is the encoding of its bytes.
+    ///
+    /// Of the merges that make a token the one that happens is the one whose two tokens are the encoding of its bytes
+    /// as far as lower ranks go; that is known when the ranks are gone through from the lowest, unless a merge ranks
+    /// before one that makes its own tokens.
+    pub(crate) fn finish(&mut self, bytes: &[u8], offsets: &[u32], trusted: bool) {
+        let token = |pair: &[u32]| Token { left: 0, right: 0, age: NEVER, length: pair[1] - pair[0] };
+        self.tokens = offsets.windows(2).map(token).collect();
+        let mut builder = Builder::new(self.tokens.len(), &self.byte_ids);
+        for id in self.byte_ids {
+            self.tokens[id as usize].age = 0;
+        }
+        self.byte_pairs = vec![Self::NONE; 1 << 16];
+        let mut byte_of = vec![None; self.tokens.len()];
         for (byte, &id) in self.byte_ids.iter().enumerate() {
             byte_of[id as usize] = Some(byte);
         }
-        self.byte_pairs = vec![Self::NONE; 1 << 16];
-        for &slot in self.slots.iter().filter(|&&slot| slot != EMPTY) {
-            let (left, right) = ((slot >> 44) as usize, (slot >> 24) as usize & Self::MAX_TOKENS);
-            if let (Some(left), Some(right)) = (byte_of[left], byte_of[right]) {
-                self.byte_pairs[left << 8 | right] = slot as u32 & Self::NONE;
+        for (rank, &[left, right, _]) in (0..).zip(&self.list) {
+            if let (Some(left), Some(right)) = (byte_of[left as usize], byte_of[right as usize]) {
+                self.byte_pairs[left << 8 | right] = rank;
+            }
+        }
+        let first = self.list.first().map(|merge| merge[2]);
+        self.first_product = first.filter(|&first| self.list.iter().zip(first..).all(|(merge, id)| merge[2] == id));
+        let mut in_order = true;
+        let mut passed_over: Vec<[u32; 3]> = Vec::new();
+        for rank in 0..self.list.len() {
+            let [left, right, product] = self.list[rank];
+            if self.is_never(left) || self.is_never(right) {
+                passed_over.push(self.list[rank]);
+            } else if self.is_never(product) && (trusted || self.stay_apart_below(left, right, rank as u32)) {
+                let made = &mut self.tokens[product as usize];
+                (made.left, made.right, made.age) = (left, right, rank as u32 + 1);
+                builder.insert(
+                    &bytes[offsets[product as usize] as usize..offsets[product as usize + 1] as usize],
+                    product,
+                );
+            }
+        }
+        in_order &= passed_over.iter().all(|&[left, right, _]| self.is_never(left) || self.is_never(right));
+        self.prefixes = in_order.then(|| builder.finish());
+    }
+
+    /// Whether the token is not the encoding of its own bytes; of use only where there are [`Merges::prefixes`].
+    pub fn is_never(&self, id: u32) -> bool {
+        self.tokens[id as usize].age == NEVER
+    }
+
+    /// The beginnings of the tokens; None where the merges are in an order that only going through them respects.
+    #[inline(always)]
+    pub fn prefixes(&self) -> Option<&Prefixes> {
+        self.prefixes.as_ref()
+    }
+
+    /// Whether two tokens are the encoding of their bytes together.
+    #[inline(always)]
+    pub fn stay_apart(&self, left: u32, right: u32) -> bool {
+        self.stay_apart_below(left, right, Self::NONE)
+    }
+
+    /// The same as far as merges of a rank below `limit` go.
+    ///
+    /// The merges inside the two tokens happen in the order of their ranks, left before right. This goes back through
+    /// them and looks, at every point in time, for a merge of the two that touch: it would happen if it came before the
+    /// next of the merges inside, where that was the right token's also at the same rank, as the leftmost comes first.
+    #[inline(always)]
+    fn stay_apart_below(&self, mut left: u32, mut right: u32, mut limit: u32) -> bool {
+        loop {
+            if self.rank(left, right) < limit {
+                return false;
+            }
+            let (before, after) = (&self.tokens[left as usize], &self.tokens[right as usize]);
+            if before.age > after.age {
+                limit = before.age - 1;
+                left = before.right;
+            } else if after.age > 0 {
+                limit = after.age;
+                right = after.left;
+            } else {
+                return true;
             }
         }
     }
@@ -89,22 +188,14 @@ impl Merges {
     /// The rank of the merge of two adjacent tokens, [`Merges::NONE`] where there is none.
     #[inline(always)]
     pub fn rank(&self, left: u32, right: u32) -> u32 {
-        let key = u64::from(left) << 20 | u64::from(right);
-        let (word, bit) = Self::filter_bit(key);
-        if self.filter[word] & bit == 0 {
-            return Self::NONE;
+        let key = Self::key(left, right);
+        let [one, other] = self.places(key).map(|place| self.slots[place]);
+        let rank = if one >> 24 == key { one as u32 & Self::NONE } else { Self::NONE };
+        let rank = if other >> 24 == key { other as u32 & Self::NONE } else { rank };
+        if !self.homeless.is_empty() {
+            return self.homeless.get(&key).copied().unwrap_or(rank);
         }
-        let mut slot = self.slot(key);
-        loop {
-            let found = self.slots[slot];
-            if found >> 24 == key {
-                return found as u32 & Self::NONE;
-            }
-            if found == EMPTY {
-                return Self::NONE;
-            }
-            slot = (slot + 1) & (self.slots.len() - 1);
-        }
+        rank
     }
 
     /// The same for two single bytes.
@@ -116,7 +207,10 @@ impl Merges {
     /// The token that the merge of a rank makes.
     #[inline(always)]
     pub fn product(&self, rank: u32) -> u32 {
-        self.products[rank as usize]
+        match self.first_product {
+            Some(first) => first + rank,
+            None => self.list[rank as usize][2],
+        }
     }
 
     /// The id of a single byte.
@@ -125,9 +219,9 @@ impl Merges {
         self.byte_ids[byte as usize]
     }
 
-    /// The bytes of a token.
+    /// How many bytes a token has.
     #[inline(always)]
     pub fn token_len(&self, id: u32) -> usize {
-        self.lengths[id as usize] as usize
+        self.tokens[id as usize].length as usize
     }
 }

@@ -20,15 +20,17 @@ pub trait Output {
 
     /// Append ids.
     #[inline(always)]
-    fn extend(&mut self, ids: &[u32]) {
-        self.reserve(ids.len());
+    fn extend(&mut self, ids: impl IntoIterator<Item = u32, IntoIter: ExactSizeIterator>) {
+        let ids = ids.into_iter();
+        let count = ids.len();
+        self.reserve(count);
         let end = self.end();
-        for (i, &id) in ids.iter().enumerate() {
+        for (i, id) in ids.take(count).enumerate() {
             // SAFETY: room was made.
             unsafe { Self::put(end.add(i), id) };
         }
         // SAFETY: so many were put.
-        unsafe { self.advance(ids.len()) };
+        unsafe { self.advance(count) };
     }
 }
 

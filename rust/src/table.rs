@@ -12,6 +12,9 @@ use std::ptr::NonNull;
 /// That must be so, and they must need no drop.
 pub unsafe trait Zeroed: Copy {}
 
+// SAFETY: an integer.
+unsafe impl Zeroed for u64 {}
+
 /// A boxed slice of zeros; a large one begins at a large page.
 pub struct Table<T: Zeroed> {
     start: NonNull<T>,

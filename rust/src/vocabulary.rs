@@ -154,7 +154,7 @@ impl Vocabulary {
         let specials = vec![(special.to_owned(), offsets.len() as u32 - 1)];
         bytes.extend_from_slice(special.as_bytes());
         offsets.push(bytes.len() as u32);
-        merges.finish(offsets.windows(2).map(|pair| pair[1] - pair[0]).collect());
+        merges.finish(&bytes, &offsets, true);
         Ok(Self { bytes, offsets, specials, merges })
     }
 
@@ -218,7 +218,7 @@ impl Vocabulary {
             }
         }
         built.merges = parse_merges(merges, &ids, byte_ids).map_err(VocabularyError::Merges)?;
-        built.merges.finish(built.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect());
+        built.merges.finish(&built.bytes, &built.offsets, false);
         Ok(built)
     }
 

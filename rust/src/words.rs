@@ -189,27 +189,32 @@ impl Words {
     }
 }
 
-/// Ids that a cached piece of up to 15 bytes has at most.
-pub const INLINE: usize = 11;
+/// Ids that a cached piece of up to 15 bytes has at most, and one.
+pub const INLINE: usize = 16;
 
 /// A cached piece of up to 15 bytes: a cache line.
+///
+/// Ids are cached as 16 bits, so that no piece has too many: a piece of which one is larger is not cached.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct Short {
     key: Key,
-    ids: [u32; INLINE],
+    ids: [u16; INLINE],
     count: u32,
 }
 
 // SAFETY: integers.
 unsafe impl Zeroed for Short {}
 
+/// Ids that a cached piece of 16 to 47 bytes has at most.
+const MEDIUM_IDS: usize = 38;
+
 /// A cached piece of 16 to 47 bytes: two cache lines.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct Medium {
     key: [u128; 3],
-    ids: [u32; 19],
+    ids: [u16; MEDIUM_IDS],
     count: u32,
 }
 
@@ -224,6 +229,16 @@ const MEDIUM_SETS: usize = 1 << 13;
 pub struct Cache {
     short: Table<Short>,
     medium: Table<Medium>,
+}
+
+/// Copy ids to fewer bits, where they and their number fit.
+#[inline(always)]
+fn narrow(ids: &[u32], to: &mut [u16]) -> bool {
+    let fits = ids.len() <= to.len() && ids.iter().all(|&id| id <= u32::from(u16::MAX));
+    for (to, &id) in to.iter_mut().zip(ids) {
+        *to = id as u16;
+    }
+    fits
 }
 
 impl Default for Cache {
@@ -244,7 +259,7 @@ impl Cache {
     }
 
     #[inline(always)]
-    pub fn get(&self, key: Key, hash: u64) -> Option<(&[u32; INLINE], usize)> {
+    pub fn get(&self, key: Key, hash: u64) -> Option<(&[u16; INLINE], usize)> {
         let at = 2 * Self::short_set(hash);
         let [first, second] = [&self.short[at], &self.short[at + 1]];
         if (first.key == key) | (second.key == key) {
@@ -259,11 +274,10 @@ impl Cache {
     pub fn put(&mut self, key: Key, hash: u64, tokens: &[u32]) {
         let at = 2 * Self::short_set(hash);
         let set: &mut [Short] = &mut self.short[at..at + 2];
-        if tokens.len() <= set[0].ids.len() {
+        let mut entry = Short { key, ids: [0; INLINE], count: tokens.len() as u32 };
+        if narrow(tokens, &mut entry.ids) {
             set[1] = set[0];
-            set[0].ids[..tokens.len()].copy_from_slice(tokens);
-            set[0].key = key;
-            set[0].count = tokens.len() as u32;
+            set[0] = entry;
         }
     }
 
@@ -291,7 +305,7 @@ impl Cache {
     }
 
     #[inline(always)]
-    pub fn get_medium(&self, key: &[u128; 3], hash: u64) -> Option<&[u32]> {
+    pub fn get_medium(&self, key: &[u128; 3], hash: u64) -> Option<&[u16]> {
         let at = 2 * Self::medium_set(hash);
         let set: &[Medium] = &self.medium[at..at + 2];
         let entry = set.iter().find(|entry| entry.key == *key)?;
@@ -302,11 +316,10 @@ impl Cache {
     pub fn put_medium(&mut self, key: &[u128; 3], hash: u64, tokens: &[u32]) {
         let at = 2 * Self::medium_set(hash);
         let set: &mut [Medium] = &mut self.medium[at..at + 2];
-        if tokens.len() <= set[0].ids.len() {
+        let mut entry = Medium { key: *key, ids: [0; MEDIUM_IDS], count: tokens.len() as u32 };
+        if narrow(tokens, &mut entry.ids) {
             set[1] = set[0];
-            set[0].ids[..tokens.len()].copy_from_slice(tokens);
-            set[0].key = *key;
-            set[0].count = tokens.len() as u32;
+            set[0] = entry;
         }
     }
 }

@@ -5,7 +5,7 @@
 #![no_main]
 
 use _bpe::encoder::{Cache, Tokenizer};
-use _bpe::merge::{merge, Scratch};
+use _bpe::merge::{merge_by_heap, Scratch};
 use _bpe::pretokenize::{pieces, safe_cut};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
@@ -23,7 +23,7 @@ thread_local! {
 fuzz_target!(|text: &[u8]| {
     let mut expected = Vec::new();
     for piece in pieces(text) {
-        merge(piece, GPT2.vocabulary().merges(), &mut Scratch::default(), &mut expected);
+        merge_by_heap(piece, GPT2.vocabulary().merges(), &mut Scratch::default(), &mut expected);
     }
     let mut ids: Vec<u32> = Vec::new();
     CACHE.with_borrow_mut(|cache| GPT2.encode(text, cache, &mut ids));
