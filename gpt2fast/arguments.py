@@ -41,6 +41,8 @@ def real_number(name: str, value: Any, *, least: float = -math.inf, most: float 
         number = float(value)
     except (TypeError, ValueError):
         raise InputTypeError(f"{name} is {value!r}; expected a number") from None
+    except OverflowError:  # an int beyond every float
+        number = math.inf
     if not math.isfinite(number) or not least <= number <= most:
         span = (
             f"from {least:g} to {most:g}" if most < math.inf else f"of {least:g} or more" if least > -math.inf else ""

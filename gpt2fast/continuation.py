@@ -152,7 +152,7 @@ class Continuation:
     def _choose(self, logits: Floats, ids: Sequence[int], generator: np.random.Generator) -> int:
         early = len(ids) - self.start < self.settings.min_new_tokens
         banned = [self.eos] if self.eos is not None and early else ()
-        return self.settings.choose(logits[: self._n_vocab], ids, generator, banned=banned)
+        return self.settings.choose(logits[: self._n_vocab], ids, generator, banned=banned, prompt=self.start)
 
     def generation(self) -> Generation:
         """The finished text.  Raises its error where there is one."""

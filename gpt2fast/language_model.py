@@ -37,6 +37,8 @@ class Options(TypedDict, total=False):
     top_p: float
     min_p: float
     repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
     no_repeat_ngram_size: int
     logit_bias: Mapping[int, float]
     banned_ids: Sequence[int]
@@ -124,9 +126,10 @@ class LanguageModel:
         """The continuation of `prompt`, a `Generation`; with `n` above 1 a list of `n` samples.
 
         The options, explained at `gpt2fast.generation.Settings`, are max_new_tokens (60), min_new_tokens, temperature
-        (0.8; 0 is greedy), top_k (40; 0 is off), top_p, min_p, repetition_penalty, no_repeat_ngram_size, logit_bias,
-        banned_ids, stop, seed, logprobs, overflow and batch_size.  `on_token` is called with a `Step` for every new
-        token.  `speculate` or `draft` makes a large model quicker and changes nothing else; see `drafter`.
+        (0.8; 0 is greedy), top_k (40; 0 is off), top_p, min_p, repetition_penalty, presence_penalty,
+        frequency_penalty, no_repeat_ngram_size, logit_bias, banned_ids, stop, seed, logprobs, overflow and batch_size.
+        `on_token` is called with a `Step` for every new token.  `speculate` or `draft` makes a large model quicker and
+        changes nothing else; see `drafter`.
 
         Raises InputError or InputTypeError, naming the argument, before anything is computed; InputError, too, where
         the model's logits are not finite.

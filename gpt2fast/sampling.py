@@ -1,7 +1,8 @@
 """Sampling: one token id chosen from one row of logits.
 
-The filters come in the order that Hugging Face's `generate` has them: bias, repetition penalty, repeated n-grams,
-banned ids, temperature, top-k, top-p, min-p.  Each looks at what the ones before it left.
+The filters come in the order that Hugging Face's `generate` has them: bias, repetition penalty (after which come
+OpenAI's two), repeated n-grams, banned ids, temperature, top-k, top-p, min-p.  Each looks at what the ones before it
+left.
 
 Performance notes (30 November 2026, NumPy on one core of a busy AMD EPYC, 50,257 logits, median of 40):
 - temperature 0 takes 12 us, top-k 40 takes 50 us, top-k 40 with top-p 0.9 takes 87 us, the whole vocabulary 370 us.
@@ -55,6 +56,10 @@ class Sampling:
     #: Tokens of the prompt and the text so far: positive logits are divided by it, negative ones multiplied, once
     #: however often the token was there (Keskar et al. 2019, arXiv:1909.05858).
     repetition_penalty: float = 1.0
+    #: Taken from the logits of the new tokens so far, the prompt's not among them: `presence_penalty` once, and
+    #: `frequency_penalty` for every time that the token was there.  OpenAI's own are from -2 to 2.
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     #: No run of this many tokens comes twice, prompt included; 0 allows all.
     no_repeat_ngram_size: int = 0
     #: Added to the logits of these ids.
@@ -68,6 +73,8 @@ class Sampling:
         self._set("top_p", real_number("top_p", self.top_p, least=0, most=1))
         self._set("min_p", real_number("min_p", self.min_p, least=0, most=1))
         self._set("repetition_penalty", _penalty(self.repetition_penalty))
+        for name in ("presence_penalty", "frequency_penalty"):
+            self._set(name, real_number(name, getattr(self, name), least=-1e30, most=1e30))
         self._set("no_repeat_ngram_size", whole_number("no_repeat_ngram_size", self.no_repeat_ngram_size))
         if not isinstance(self.logit_bias, Mapping):
             raise InputTypeError(f"logit_bias is {self.logit_bias!r}; expected a mapping from ids to numbers")
@@ -99,14 +106,16 @@ class Sampling:
         generator: np.random.Generator | None = None,
         *,
         banned: Sequence[int] = (),
+        prompt: int = 0,
     ) -> int:
         """The id of the chosen token; `logits` (n_vocab,) stay as they are.
 
-        `seen` are the ids of prompt and text so far, `banned` ids to ban besides `banned_ids`.  A generator is needed
+        `seen` are the ids of prompt and text so far, the first `prompt` of them the prompt's, `banned` ids to ban
+        besides `banned_ids`.  A generator is needed
         where the temperature is not 0.  Raises InputError where a logit is NaN or positive infinity, which means that
         the weights are damaged or overflow, and where no token is left to choose.
         """
-        values = self._processed(_checked(logits), seen, banned)
+        values = self._processed(_checked(logits), seen, banned, prompt)
         if self.temperature == 0:
             return int(values.argmax())
         if generator is None:
@@ -119,13 +128,15 @@ class Sampling:
         with np.errstate(divide="ignore"):  # a weight of 0 never wins
             return int(ids[(_exponentials(key, ids) / weights).argmin()])
 
-    def probabilities(self, logits: npt.ArrayLike, seen: Sequence[int] = (), *, banned: Sequence[int] = ()) -> Floats:
+    def probabilities(
+        self, logits: npt.ArrayLike, seen: Sequence[int] = (), *, banned: Sequence[int] = (), prompt: int = 0
+    ) -> Floats:
         """The float64 probabilities (n_vocab,) with which `choose` takes each token.  Raises as `choose` does.
 
         >>> Sampling(temperature=1, top_k=2).probabilities([0.0, 0.0, -1.0])
         array([0.5, 0.5, 0. ])
         """
-        values = self._processed(_checked(logits), seen, banned)
+        values = self._processed(_checked(logits), seen, banned, prompt)
         out = np.zeros(len(values))
         if self.temperature == 0:
             out[values.argmax()] = 1
@@ -134,7 +145,7 @@ class Sampling:
             out[ids] = weights / weights.sum()
         return out
 
-    def _processed(self, logits: Floats, seen: Sequence[int], banned: Sequence[int]) -> Floats:
+    def _processed(self, logits: Floats, seen: Sequence[int], banned: Sequence[int], prompt: int) -> Floats:
         """The logits after everything that does not depend on the temperature; a copy only where something changes."""
         values = logits
         if self.logit_bias:
@@ -142,6 +153,10 @@ class Sampling:
             values[list(self.logit_bias)] += np.fromiter(self.logit_bias.values(), values.dtype)
         if self.repetition_penalty != 1 and len(seen):
             values = penalize_repetition(values, seen, self.repetition_penalty)
+        if (self.presence_penalty or self.frequency_penalty) and len(seen) > prompt:
+            ids, counts = np.unique(np.asarray(seen[prompt:], np.int64), return_counts=True)
+            values = values.astype(np.float64)  # always a copy
+            values[ids] -= self.presence_penalty + self.frequency_penalty * counts
         repeated = repeated_ngrams(seen, self.no_repeat_ngram_size) if self.no_repeat_ngram_size else []
         unwanted = [*repeated, *self.banned_ids, *banned]
         if unwanted:
