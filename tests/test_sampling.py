@@ -180,7 +180,14 @@ def test_choosing_needs_a_generator() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"temperature": 0}, {"repetition_penalty": 2}, {"logit_bias": {0: 3}}, {"banned_ids": [1]}, {"top_p": 0.5}],
+    [
+        {"temperature": 0},
+        {"repetition_penalty": 2},
+        {"frequency_penalty": 2},
+        {"logit_bias": {0: 3}},
+        {"banned_ids": [1]},
+        {"top_p": 0.5},
+    ],
 )
 def test_logits_stay_as_they_are(options: dict[str, Any]) -> None:
     logits = np.array([1, 2, 3, -1], np.float32)
@@ -216,6 +223,19 @@ def test_repetition_penalty_is_part_of_the_choice() -> None:
     assert Sampling(temperature=0, repetition_penalty=2).choose([3.0, 2.0], [0, 0, 0]) == 1
     assert Sampling(temperature=0, repetition_penalty=1.4).choose([3.0, 2.0], [0, 0, 0]) == 0
     assert Sampling(temperature=0, repetition_penalty=2).choose([-1.0, -1.5], [0]) == 1
+
+
+def test_presence_and_frequency_penalties_count_new_tokens() -> None:
+    seen = [0, 0, 1, 2, 2, 2]  # the first three are the prompt
+    logits = [0.0, 1.0, 2.0, -1.0]
+    for presence, frequency, expected in ((0.5, 0, 1.5), (0, 0.5, 0.5), (-1, 0.25, 2.25)):
+        options = {"presence_penalty": presence, "frequency_penalty": frequency}
+        found = Sampling(temperature=1, top_k=0, **options).probabilities(logits, seen, prompt=3)
+        right = Sampling(temperature=1, top_k=0).probabilities([0.0, 1.0, expected, -1.0])
+        np.testing.assert_allclose(found, right)
+    strict = Sampling(temperature=0, frequency_penalty=2)
+    assert [strict.choose(logits, seen, prompt=prompt) for prompt in (6, 5, 4, 0)] == [2, 1, 1, 1]
+    assert logits == [0.0, 1.0, 2.0, -1.0]
 
 
 @given(st.lists(st.integers(0, 3), max_size=20), st.integers(1, 4))
@@ -297,6 +317,9 @@ def test_log_probabilities_are_those_of_all_tokens(logits: list[float]) -> None:
         ("min_p", 2, InputError),
         ("repetition_penalty", 0, InputError),
         ("repetition_penalty", -2, InputError),
+        ("presence_penalty", math.nan, InputError),
+        ("frequency_penalty", "1", InputTypeError),
+        ("temperature", 10**400, InputError),
         ("no_repeat_ngram_size", -1, InputError),
         ("logit_bias", [1.0], InputTypeError),
         ("logit_bias", {-1: 0.5}, InputError),

@@ -60,6 +60,15 @@ def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: the processors there are)")
 
 
+def add_speculate(parser: argparse.ArgumentParser) -> None:
+    """--speculate; `LanguageModel.drafter` takes it."""
+    parser.add_argument(
+        "--speculate",
+        choices=["int4", "int8", "lookup"],
+        help="propose tokens with a smaller copy of the model or from the text itself: the same text, often sooner",
+    )
+
+
 def add_tokenizer(parser: argparse.ArgumentParser) -> None:
     """--tokenizer; `tokenizer` reads it."""
     parser.add_argument(

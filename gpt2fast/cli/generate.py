@@ -54,11 +54,7 @@ def add_to(commands: Any) -> None:
         default="stop",
         help="at the end of the model's context: stop, refuse beforehand, or forget the older half (default: stop)",
     )
-    generate.add_argument(
-        "--speculate",
-        choices=["int4", "int8", "lookup"],
-        help="propose tokens with a smaller copy of the model or from the text itself: the same text, often sooner",
-    )
+    common.add_speculate(generate)
     generate.add_argument("--echo", action="store_true", help="write the prompt, too")
     generate.add_argument("--quiet", action="store_true", help="no rate on standard error")
     common.add_allow_special(generate)

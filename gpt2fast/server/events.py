@@ -1,0 +1,79 @@
+"""Answers that take a while: watched over, so that they end when the client leaves or time is up, and in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from gpt2fast.server.refusals import Expired, Gone, Refusal, to_json
+
+__all__ = ["EventStream", "Tell", "attended"]
+
+T = TypeVar("T")
+Tell = Callable[[Any], Awaitable[None]]
+
+
+async def attended(receive: Receive, work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """The result of `work`, which is cancelled where the client leaves, raising Gone, or after `seconds`: Expired."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnected(receive))
+    try:
+        done, _ = await asyncio.wait({task, watch}, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+        if task in done:
+            return task.result()
+        raise Gone if watch in done else Expired("the request took too long and was ended")
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.wait({task, watch})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream:
+    """An answer of server-sent events: `work` is called with a function that sends one, and `[DONE]` is the last.
+
+    Status and headers wait for the first event, so that what fails before it has its proper status; what fails later
+    is an event with the error, after which no `[DONE]` comes.
+    """
+
+    def __init__(self, work: Callable[[Tell], Coroutine[Any, Any, None]], seconds: float) -> None:
+        self._work = work
+        self._seconds = seconds
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+
+        async def tell(content: Any) -> None:
+            await self._send(send, to_json(content))
+
+        try:
+            await attended(receive, self._work(tell), self._seconds)
+            await self._send(send, b"[DONE]")
+        except Gone:
+            return
+        except Refusal as refusal:
+            if not self._started:
+                await refusal.response()(scope, receive, send)
+                return
+            await tell(refusal.body)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        if not self._started:
+            self._started = True
+            headers = {
+                "content-type": "text/event-stream; charset=utf-8",
+                "cache-control": "no-store",
+                "x-accel-buffering": "no",  # nginx: pass it on as it comes
+            }
+            encoded = [(key.encode(), value.encode()) for key, value in headers.items()]
+            await send({"type": "http.response.start", "status": 200, "headers": encoded})
+        await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
