@@ -48,6 +48,20 @@ format: $(VENV)/.installed-lint  ## rewrite the sources as `make lint` wants the
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: wheel docs
+wheel: $(VENV)/bin/python  ## build the wheel of a release into dist/, use it in an empty environment at each CPU level
+	$(BIN)/python tests/check_wheel.py
+
+docs: $(VENV)/.installed-docs  ## run every example of the pages, then build them into build/site, warnings are errors
+	$(BIN)/python -m pytest -q tests/test_documentation.py
+	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tests/check_site.py build/site
+
+$(VENV)/.installed-docs: $(VENV)/.installed-test
+	@echo "== installing what the pages need =="
+	$(BIN)/python -m pip install --quiet --group docs
+	@touch $@
+
 package: $(VENV)/.installed-test  ## build sdist and wheel, install each in an empty environment, use it there
 	$(BIN)/python tests/check_package.py
 

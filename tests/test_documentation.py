@@ -1,23 +1,216 @@
-"""The examples in docstrings run and show what they say."""
+"""Every example in the docstrings, in README and in docs/ runs, and shows what it says.
+
+In a page these fenced blocks are run, in order, in a directory of the page's own:
+
+- `python`: all of a page's blocks share their names.  The comments after a statement that prints are what it prints.
+- `console`: a line that begins with `$ ` is given to bash; the lines below it are what it writes, to either stream.
+  A command that fails must show how.  What was started in the background ends with the block.
+- any language with `title="NAME"`: the block is the content of that file, which the page's examples can read.
+
+`…` in what is shown stands for anything.  Space at the ends of lines does not matter.  A comment before a block can say
+`<!-- needs: MODULE, MODULE -->`: the block is left out where one is not installed; or `<!-- not run: REASON -->`.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import doctest
 import importlib
+import importlib.util
+import io
+import os
 import pkgutil
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 import gpt2fast
 
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(gpt2fast.__path__, "gpt2fast.")
     if not module.name.endswith(("__main__", "_bpe")) and ".kernels" not in module.name
 )
+BLOCK = re.compile(
+    r"(?:^[ ]*<!--\ (?P<word>needs|not\ run):\ (?P<why>[^\n]+?)\ -->\n+)?"
+    r"^(?P<indent>[ ]*)```(?P<language>[\w-]*)(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$",
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
+)
+MARK = "--- the next command ---"
+
+
+@dataclass
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    body: str
+    line: int
+    title: str | None
+    needs: list[str]
+    not_run: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        title = re.search(r'title="([^"]+)"', match["info"])
+        found.append(
+            Block(
+                language=match["language"],
+                body=textwrap.dedent(match["body"]),
+                line=text.count("\n", 0, match.start("body")) + 1,
+                title=title and title[1],
+                needs=[name.strip() for name in match["why"].split(",")] if match["word"] == "needs" else [],
+                not_run=match["word"] == "not run",
+            )
+        )
+    return found
+
+
+def agree(shown: str, printed: str) -> bool:
+    """Whether what a page shows is what an example printed."""
+    shown, printed = ("\n".join(line.rstrip() for line in text.strip("\n").splitlines()) for text in (shown, printed))
+    return re.fullmatch(".*?".join(map(re.escape, shown.split("…"))), printed, re.DOTALL) is not None
+
+
+def compare(place: str, code: str, shown: str, printed: str) -> None:
+    """Fail where a page shows something else than what was printed."""
+    if shown and not agree(shown, printed):
+        pytest.fail(f"{place}: {code}\n--- shown\n{shown}\n--- printed\n{printed}", pytrace=False)
+
+
+def shown_after(lines: list[str], statement: ast.stmt) -> str:
+    """The comment at the end of a statement's last line, and those directly below it, without their signs."""
+    end = statement.end_lineno or 0
+    rest = lines[end - 1].encode()[statement.end_col_offset :].decode().strip()
+    comments = [rest] if rest.startswith("#") else []
+    for line in lines[end:]:
+        if not line.startswith("#"):
+            break
+        comments.append(line)
+    return "\n".join(re.sub("^# ?", "", comment) for comment in comments)
+
+
+def run_python(block: Block, names: dict[str, object], page: str) -> None:
+    """Run the statements of a block one by one; what one prints must be what the comments after it show."""
+    lines = block.body.splitlines()
+    for statement in ast.parse(block.body).body:
+        place = f"{page}:{block.line + statement.lineno - 1}"
+        code = ast.unparse(statement)
+        shown = shown_after(lines, statement)
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                exec(compile(ast.Module([statement], []), page, "exec"), names)
+        except Exception as error:
+            raise AssertionError(f"{place}: {code}") from error
+        if printed.getvalue():
+            compare(place, code, shown, printed.getvalue())
+
+
+def commands(block: Block) -> list[tuple[str, str]]:
+    """The commands of a console block, each with what the page shows below it."""
+    found = []
+    for part in re.split(r"^\$ ", block.body, flags=re.MULTILINE)[1:]:
+        command, *rest = part.split("\n")
+        while command.endswith("\\") and rest:
+            command += "\n" + rest.pop(0)
+        found.append((command, "\n".join(rest).strip("\n")))
+    return found
+
+
+def run_console(block: Block, directory: Path, page: str) -> None:
+    """Run the commands of a block in one bash; what they write must be what the page shows."""
+    pairs = commands(block)
+    assert pairs, f"{page}:{block.line}: a console block without a line that begins with '$ '"
+    script = "".join(f'{command}\necho "$? {MARK}"\n' for command, _ in pairs)
+    with open(directory / ".written", "w+b") as written:
+        # In a file and not a pipe, which a server left in the background would hold open.
+        process = subprocess.Popen(
+            ["bash", "-c", script], cwd=directory, stdout=written, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            process.wait(timeout=120)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        written.seek(0)
+        ends = re.findall(rf"(.*?)(\d+) {MARK}\n", written.read().decode(), re.DOTALL)
+    for (command, shown), (printed, status) in zip(pairs, ends, strict=True):
+        if status != "0" and not shown:
+            pytest.fail(f"{page}:{block.line}: $ {command} ended with {status}\n{printed}", pytrace=False)
+        compare(f"{page}:{block.line}", f"$ {command}", shown, printed)
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """An empty directory to work in, with this Python as `python` and the command `gpt2fast` on the path."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, arguments in (("python", ""), ("gpt2fast", "-m gpt2fast ")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(gpt2fast.__file__).parent.parent))
+    monkeypatch.setenv("COLUMNS", "100")  # what --help wraps its lines at
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
+    directory = tmp_path / "page"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    return directory
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page(page, scratch):
+    name = str(page.relative_to(ROOT))
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.not_run or any(importlib.util.find_spec(module) is None for module in block.needs):
+            continue
+        if block.title is not None:
+            (scratch / block.title).write_text(block.body, encoding="utf-8")
+        elif block.language == "python":
+            run_python(block, names, name)
+        elif block.language == "console":
+            run_console(block, scratch, name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_example_hides_from_being_run(page):
+    for block in blocks(page):
+        assert block.language not in {"", "bash", "sh", "shell", "py", "pycon", "python3"}, f"{page}:{block.line}"
+
+
+def test_the_runner_notices_what_is_wrong(scratch):
+    def block(language, body):
+        return Block(language, body, 1, None, [], False)
+
+    run_python(block("python", "print(1)  # 1\nprint('a b')\n# a …\n"), {}, "page")
+    with pytest.raises(pytest.fail.Exception, match="page:2: print"):
+        run_python(block("python", "x = 1\nprint(x)  # 2\n"), {}, "page")
+    with pytest.raises(AssertionError, match="page:1: 1 / 0"):
+        run_python(block("python", "1 / 0\n"), {}, "page")
+    run_console(block("console", "$ echo a; echo b \\\n  c\na\nb …\n$ sleep 60 &\n"), scratch, "page")
+    with pytest.raises(pytest.fail.Exception, match="echo a"):
+        run_console(block("console", "$ echo a\nb\n"), scratch, "page")
+    with pytest.raises(pytest.fail.Exception, match="ended with 127"):
+        run_console(block("console", "$ no-such-program\n"), scratch, "page")
 
 
 @pytest.mark.parametrize("name", ["gpt2fast", *MODULES])
-def test_examples(name):
+def test_docstrings(name):
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert result.failed == 0
