@@ -1,12 +1,15 @@
-"""MkDocs hooks: the figures of README in the pages, so that every figure is written down once.
+"""MkDocs hooks: README's figures and the commands' help in the pages, so that they are written down once.
 
-In a page the comment `<!-- README: Figures -->` becomes that section of README, and `<!-- chart: COLUMN; TITLE -->` a
-bar chart of that column of the first of its tables that has it.
+In a page the comment `<!-- README: Figures -->` becomes that section of README, `<!-- chart: COLUMN; TITLE -->` a bar
+chart of that column of the first of its tables that has it, and `<!-- commands -->` the --help of every command.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -56,7 +59,22 @@ def chart(name: str, title: str) -> str:
     return "".join([head, *parts, "</svg>"])
 
 
+def helped(*arguments: str) -> str:
+    """What `gpt2fast … --help` writes."""
+    environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(README.parent)}
+    command = [sys.executable, "-m", "gpt2fast", *arguments, "--help"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def commands() -> str:
+    """A section for each command of the shell: its help."""
+    names = re.findall(r"^    (\w+)  ", helped(), re.MULTILINE)
+    return "\n".join(f"## {name}\n\n```text\n{helped(name)}```\n" for name in names)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put README's sections and the charts where a page asks for them; called by MkDocs."""
+    """Put in what a page asks for; called by MkDocs."""
+    if "<!-- commands -->" in markdown:
+        markdown = markdown.replace("<!-- commands -->", commands())
     markdown = re.sub(r"<!-- README: (.+?) -->", lambda match: section(match[1]), markdown)
     return re.sub(r"<!-- chart: (.+?); (.+?) -->", lambda match: chart(match[1], match[2]), markdown)
