@@ -25,7 +25,7 @@ from huggingface_hub.utils import WeakFileLock as FileLock  # type: ignore[attr-
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined, unused-ignore]
 
 from gpt2fast.errors import DownloadError
-from gpt2fast.hub import (
+from gpt2fast.hub_names import (
     COMMIT,
     CONFIG,
     INDEX,
