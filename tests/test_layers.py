@@ -30,6 +30,8 @@ FLOORS = [
         "sampling",
         "stop_strings",
         "scoring",
+        "spans",
+        "nonfinite",
         "pairing",
     },
     {"model", "weights", "config"},
