@@ -1,27 +1,43 @@
 /* Causal attention of a few successive positions of one head over the blocked cache.
  *
  * A block holds the keys of GF_BLOCK positions as [head_dim][GF_BLOCK], so that a vector register holds successive
- * positions and scores need no horizontal sums, and their values as [GF_BLOCK][ld_values].  Two passes over a row of scores (the context is short enough to keep them) instead
- * of an online softmax: nothing is rescaled, and a row's sums have one order, whatever rows are computed beside it. */
+ * positions and scores need no horizontal sums, and their values as [GF_BLOCK][ld_values].  Two passes over a row of
+ * scores (the context is short enough to keep them) instead of an online softmax: nothing is rescaled, and a row's sums
+ * have one order, whatever rows are computed beside it.
+ *
+ * Performance notes (30 November 2026, Zen 4, one thread, 900 positions of 124M, 66 MB of keys and values):
+ * - One row, block after block: 13 ms a token.  The sums of one block wait for each other, and a block is too short for
+ *   the processor to see a stream.  Four blocks at a time: 8 ms; the next ones fetched into the first cache meanwhile:
+ *   4.6 ms; into the second, as they would push out what is being read: 3.4 ms, 20 GB/s.
+ * - Thrown away: two blocks at a time (3.6 ms), values fetched two blocks ahead (no difference). */
 
-/* scores[r][t] = scale * q[r] . key[t] for the GF_BLOCK positions of one block. */
-GF_INLINE void score_block(const int rows, const float *q, int64_t ldq, const float *keys, int64_t head_dim, float scale,
-                           float *scores, int64_t ld_scores) {
+/* scores[r][t] = scale * q[r] . key[t] for the GF_BLOCK positions of each of `count` blocks; the blocks of `next` are on
+ * their way into the cache meanwhile. */
+GF_INLINE void score_blocks(const int rows, const int count, const float *q, int64_t ldq, const float *const *blocks,
+                            const float *const *next, int64_t offset, int64_t head_dim, float scale, float *scores,
+                            int64_t ld_scores) {
     enum { WIDTH = GF_BLOCK / GF_LANES };
     vf sum[8][WIDTH];
-    GF_UNROLL for (int r = 0; r < rows; r++) {
+    GF_UNROLL for (int r = 0; r < rows * count; r++) {
         GF_UNROLL for (int v = 0; v < WIDTH; v++) sum[r][v] = splat(0.0f);
     }
     for (int64_t d = 0; d < head_dim; d++) {
-        vf key[WIDTH];
-        GF_UNROLL for (int v = 0; v < WIDTH; v++) key[v] = load(keys + d * GF_BLOCK + v * GF_LANES);
-        GF_UNROLL for (int r = 0; r < rows; r++) {
-            const vf value = splat(q[r * ldq + d]);
-            GF_UNROLL for (int v = 0; v < WIDTH; v++) sum[r][v] += value * key[v];
+        GF_UNROLL for (int b = 0; b < count; b++) {
+            const int64_t at = offset + d * GF_BLOCK;
+            vf key[WIDTH];
+            GF_UNROLL for (int v = 0; v < WIDTH; v++) key[v] = load(blocks[b] + at + v * GF_LANES);
+            __builtin_prefetch(next[b] + at, 0, 2);
+            GF_UNROLL for (int r = 0; r < rows; r++) {
+                const vf value = splat(q[r * ldq + d]);
+                GF_UNROLL for (int v = 0; v < WIDTH; v++) sum[r * count + b][v] += value * key[v];
+            }
         }
     }
     GF_UNROLL for (int r = 0; r < rows; r++) {
-        GF_UNROLL for (int v = 0; v < WIDTH; v++) store(scores + r * ld_scores + v * GF_LANES, sum[r][v] * scale);
+        GF_UNROLL for (int b = 0; b < count; b++) {
+            GF_UNROLL for (int v = 0; v < WIDTH; v++)
+                store(scores + r * ld_scores + b * GF_BLOCK + v * GF_LANES, sum[r * count + b][v] * scale);
+        }
     }
 }
 
@@ -58,10 +74,14 @@ GF_INLINE void mix_values(const int rows, const int width, const float *weights,
     }
     for (int64_t start = 0; start < count; start += GF_BLOCK) {
         const float *values = blocks[start / GF_BLOCK] + offset;
+        const float *next = start + GF_BLOCK < count ? blocks[start / GF_BLOCK + 1] + offset : values;
         const int64_t end = count - start < GF_BLOCK ? count - start : GF_BLOCK;
         for (int64_t t = 0; t < end; t++) {
             vf value[4];
-            GF_UNROLL for (int v = 0; v < width; v++) value[v] = load(values + t * ld_values + v * GF_LANES);
+            GF_UNROLL for (int v = 0; v < width; v++) {
+                value[v] = load(values + t * ld_values + v * GF_LANES);
+                __builtin_prefetch(next + t * ld_values + v * GF_LANES, 0, 2);
+            }
             GF_UNROLL for (int r = 0; r < rows; r++) {
                 const vf weight = splat(weights[r * ld_weights + start + t]);
                 GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] += weight * value[v];
@@ -88,8 +108,18 @@ GF_INLINE void attend_tile(const int rows, const float *q, int64_t ldq, int64_t 
                            int64_t ld_values, float scale, float *scores, float *out, int64_t ldo) {
     const int64_t count = position + rows;
     const int64_t length = (count + GF_BLOCK - 1) / GF_BLOCK * GF_BLOCK;
-    for (int64_t t = 0; t < length; t += GF_BLOCK)
-        score_block(rows, q, ldq, blocks[t / GF_BLOCK] + keys, head_dim, scale, scores + t, length);
+    /* One row alone would wait for each sum before the next addition to it: several blocks at a time do not. */
+    enum { MANY = GF_LANES == 4 ? 2 : 4 };
+    const int64_t n_blocks = length / GF_BLOCK;
+    int64_t b = 0;
+    if (rows == 1) {
+        for (; b + MANY <= n_blocks; b += MANY)
+            score_blocks(rows, MANY, q, ldq, blocks + b, blocks + (b + 2 * MANY <= n_blocks ? b + MANY : b), keys,
+                         head_dim, scale, scores + b * GF_BLOCK, length);
+    }
+    for (; b < n_blocks; b++)
+        score_blocks(rows, 1, q, ldq, blocks + b, blocks + (b + 1 < n_blocks ? b + 1 : b), keys, head_dim, scale,
+                     scores + b * GF_BLOCK, length);
     float inverse[8];
     for (int r = 0; r < rows; r++) inverse[r] = softmax_row(scores + r * length, position + r, length);
     /* A row's values beyond its own position have weight 0 and are those of the tile's later rows. */
