@@ -147,13 +147,18 @@ def checked_text(name: str, value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise Refusal(f"{name} has a lone surrogate at {error.start}, which is no character", param=name) from None
+        raise refused(name, f"has a lone surrogate at {error.start}, which is no character") from None
     return value
 
 
 def wrong_type(name: str, value: Any, expected: str) -> Refusal:
     """The Refusal of a value of another type."""
-    return Refusal(f"{name} is of type {_kind(value)}; expected {expected}", param=name)
+    return refused(name, f"is of type {_kind(value)}; expected {expected}")
+
+
+def refused(name: str, words: str) -> Refusal:
+    """The Refusal of a field or of a part of one, such as prompt[3]."""
+    return Refusal(f"{name} {words}", param=name.partition("[")[0])
 
 
 def _kind(value: Any) -> str:

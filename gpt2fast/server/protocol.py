@@ -10,7 +10,7 @@ from gpt2fast.arguments import real_number
 from gpt2fast.errors import Error
 from gpt2fast.generation import Settings
 from gpt2fast.language_model import LanguageModel
-from gpt2fast.server.fields import Fields, checked_text, wrong_type
+from gpt2fast.server.fields import Fields, checked_text, refused, wrong_type
 from gpt2fast.server.limits import Limits
 from gpt2fast.server.refusals import Refusal
 
@@ -157,10 +157,7 @@ def parse_ids(value: Any, name: str, lm: LanguageModel) -> list[int]:
         raise wrong_type(name, value, "an array of token ids")
     for i, item in enumerate(value):
         if type(item) is not int or not 0 <= item < lm.tokenizer.n_vocab:
-            raise Refusal(
-                f"{name}[{i}] is {item!r}; expected a token id from 0 to {lm.tokenizer.n_vocab - 1}",
-                param=name.partition("[")[0],
-            )
+            raise refused(f"{name}[{i}]", f"is {item!r}; expected a token id from 0 to {lm.tokenizer.n_vocab - 1}")
     return value
 
 
