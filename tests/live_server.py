@@ -1,4 +1,4 @@
-"""A server on a free port of this machine, in a thread of this process, for as long as a test needs it."""
+"""A server on a free port of this machine, in a thread or a process, for as long as a test needs it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 
+import gpt2fast
 from gpt2fast.server import Limits, bind, create_app
 from gpt2fast.server.engine import Engine
 from gpt2fast.server.serving import Server
 
-KEY = "secret-of-the-test"
+ROOT = Path(gpt2fast.__file__).parents[1]
 
 
 class Live:
@@ -72,3 +77,18 @@ def live(lm: Any, *, limits: Limits | None = None, **options: Any) -> Iterator[L
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def command(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command `gpt2fast serve` in a process of its own, and its address once it is there."""
+    line = [sys.executable, "-m", "gpt2fast", "serve", "--port", "0", *arguments]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=variables) as process:
+        try:
+            assert process.stderr is not None
+            ready = process.stderr.readline()
+            assert ready.startswith("gpt2fast: demo at http://127.0.0.1:"), ready + process.stderr.read()
+            yield process, ready.split()[3]
+        finally:
+            process.kill()

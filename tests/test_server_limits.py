@@ -21,7 +21,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_server import Live, live
+from live_server import ROOT, Live, command, live
 from toy_model import ToyModel, hashed
 
 import gpt2fast
@@ -32,7 +32,6 @@ from gpt2fast.server.protocol import parse_completion
 from gpt2fast.server.refusals import Refusal
 
 FILES = Path(__file__).parent / "data" / "generation"
-ROOT = Path(gpt2fast.__file__).parents[1]
 LONG = {"prompt": [1, 2, 3], "max_tokens": 50, "seed": 1, "logit_bias": {"269": -100}}
 
 
@@ -531,21 +530,6 @@ def test_draining_has_an_end(tokenizer: Tokenizer) -> None:
         stream.close()
         assert b'"code":"shutting_down"' in received
         assert b"[DONE]" not in received
-
-
-@contextlib.contextmanager
-def command(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command `gpt2fast serve` in a process of its own, and its address once it is there."""
-    line = [sys.executable, "-m", "gpt2fast", "serve", "--port", "0", *arguments]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=variables) as process:
-        try:
-            assert process.stderr is not None
-            ready = process.stderr.readline()
-            assert ready.startswith("gpt2fast: demo at http://127.0.0.1:"), ready + process.stderr.read()
-            yield process, ready.split()[3]
-        finally:
-            process.kill()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
