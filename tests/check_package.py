@@ -21,6 +21,7 @@ ALLOWED = re.compile(
     r"gpt2fast/(\w+/)*(\w+\.py|\w+\.pyi|py\.typed|\w+\.cu)"
     r"|gpt2fast/(_bpe|kernels/\w+)[\w.-]*\.(so|pyd)"
     r"|gpt2fast/data/(gpt2|demo)/(vocab\.json|merges\.txt|LICENSE|config\.json|model\.safetensors|README\.md)"
+    r"|gpt2fast/server/page/page\.(html|css|js)"
     r"|gpt2fast-[\w.]+\.dist-info/.*"
 )
 CHECK = ROOT / "tests" / "check_installed.py"
@@ -47,6 +48,7 @@ def files(wheel: Path) -> set[str]:
     if strange:
         sys.exit(f"{wheel.name} holds files that should not be there: {strange}")
     needed = {"gpt2fast/data/demo/model.safetensors", "gpt2fast/data/gpt2/LICENSE", "gpt2fast/py.typed"}
+    needed.add("gpt2fast/server/page/page.html")
     if needed - names:
         sys.exit(f"{wheel.name} lacks {sorted(needed - names)}")
     compiled = sum(name.endswith((".so", ".pyd")) for name in names)

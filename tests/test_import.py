@@ -10,6 +10,7 @@ import pytest
 import gpt2fast
 
 OPTIONAL = {"torch", "tiktoken", "transformers", "cupy", "ray", "starlette", "huggingface_hub", "ml_dtypes", "scipy"}
+OPTIONAL |= {"uvicorn", "prometheus_client"}
 
 
 def loaded_by(code):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -27,6 +28,7 @@ from toy_model import ToyModel, hashed
 import gpt2fast
 from gpt2fast import InputError, LanguageModel, Tokenizer
 from gpt2fast.server import Limits
+from gpt2fast.server.events import EventStream
 from gpt2fast.server.fields import Fields
 from gpt2fast.server.protocol import parse_completion
 from gpt2fast.server.refusals import Refusal
@@ -348,6 +350,24 @@ def test_whoever_leaves_in_the_middle_of_a_stream(toy: LanguageModel) -> None:
         connection.close()
         eventually(lambda: server.engine.inside == 0 and server.engine.running == 0)
         assert steps < 1000
+
+
+def test_a_reader_that_does_not_read_is_not_waited_for() -> None:
+    sent = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()  # as when the network's buffers are full
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def work(tell: Any) -> None:
+        await tell("first")
+
+    asyncio.run(EventStream(work, 0.05)({}, receive, send))
+    assert [message.get("body", b"")[:20] for message in sent] == [b"", b'data: "first"\n\n', b'data: {"error":{"mes']
 
 
 # Networks that fail

@@ -12,6 +12,8 @@ from functools import partial
 from importlib.resources import files
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -197,33 +199,26 @@ class _Server:
         inputs = [text.ids for text in asked.inputs]
         count = sum(map(len, inputs))
         self.metrics.tokens.labels("embedded").inc(count)
-        work = self._compute(lambda network: embeddings(network, inputs))
-        found = await attended(request.receive, work, self._limits.timeout)
-        data = [
-            {
-                "object": "embedding",
-                "index": i,
-                "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
-                if asked.base64
-                else vector.tolist(),
-            }
-            for i, vector in enumerate(found)
-        ]
-        usage = {"prompt_tokens": count, "total_tokens": count}
-        return Json({"object": "list", "data": data, "model": self._name, "usage": usage})
+
+        def work(network: Network) -> Response:
+            vectors = enumerate(embeddings(network, inputs))
+            data = [{"object": "embedding", "index": i, "embedding": _embedding(v, asked.base64)} for i, v in vectors]
+            usage = {"prompt_tokens": count, "total_tokens": count}
+            return Json({"object": "list", "data": data, "model": self._name, "usage": usage})
+
+        return await attended(request.receive, self._compute(work), self._limits.timeout)
 
     async def score(self, request: Request) -> Response:
         """POST /score."""
         asked = parse_scoring(await self._fields(request), self._lm, self._name)
         tokenizer = self._lm.tokenizer
 
-        def work(network: Network) -> list[dict[str, Any]]:
+        def work(network: Network) -> Response:
             scores = score_texts(network, tokenizer, asked.texts, context=asked.context, stride=asked.stride)
             self.metrics.tokens.labels("scored").inc(sum(map(len, scores)))
-            return [_score(score) for score in scores]
+            return Json({"object": "list", "data": [_score(score) for score in scores], "model": self._name})
 
-        found = await attended(request.receive, self._compute(work), self._limits.timeout)
-        return Json({"object": "list", "data": found, "model": self._name})
+        return await attended(request.receive, self._compute(work), self._limits.timeout)
 
     async def _compute(self, work: Callable[[Network], T]) -> T:
         try:
@@ -240,11 +235,17 @@ class _Server:
         text = fields.text("text")
         allow_special = fields.flag("allow_special")
         fields.end()
-        if allow_special:
-            ids = self._lm.tokenizer.encode(text, allowed_special="all")
-            return Json({"ids": ids, "count": len(ids)})
-        ids, spans = self._lm.tokenizer.encode_with_offsets(text)
-        return Json({"ids": ids, "count": len(ids), "spans": spans})
+        tokenizer = self._lm.tokenizer
+
+        def answer() -> Response:
+            if allow_special:
+                ids = tokenizer.encode(text, allowed_special="all")
+                return Json({"ids": ids, "count": len(ids)})
+            ids, spans = tokenizer.encode_with_offsets(text)
+            return Json({"ids": ids, "count": len(ids), "spans": spans})
+
+        # A megabyte takes a while: not on the thread that passes on everybody's tokens.
+        return await asyncio.to_thread(answer)
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
@@ -293,6 +294,14 @@ class _Server:
 async def _page(name: str, media_type: str, request: Request) -> Response:
     content = await asyncio.to_thread((files("gpt2fast.server") / "page" / name).read_bytes)
     return Response(content, headers={**_PAGE_HEADERS, "X-Content-Type-Options": "nosniff"}, media_type=media_type)
+
+
+def _embedding(vector: npt.NDArray[np.float32], as_base64: bool) -> str | list[float]:
+    """As base64 it is little-endian float32."""
+    if as_base64:
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    values: list[float] = vector.tolist()
+    return values
 
 
 def _score(score: Score) -> dict[str, Any]:

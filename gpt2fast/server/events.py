@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -11,6 +12,9 @@ from starlette.types import Receive, Scope, Send
 from gpt2fast.server.refusals import Expired, Gone, Refusal, to_json
 
 __all__ = ["EventStream", "Tell", "attended"]
+
+# Seconds that the last words may take where a client does not read what it was sent.
+_PATIENCE = 1
 
 T = TypeVar("T")
 Tell = Callable[[Any], Awaitable[None]]
@@ -50,20 +54,26 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
-
-        async def tell(content: Any) -> None:
-            await self._send(send, to_json(content))
-
         try:
-            await attended(receive, self._work(tell), self._seconds)
-            await self._send(send, b"[DONE]")
+            await attended(receive, self._answer(send), self._seconds)
         except Gone:
-            return
+            pass
         except Refusal as refusal:
             if not self._started:
                 await refusal.response()(scope, receive, send)
                 return
-            await tell(refusal.body)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._end(send, to_json(refusal.body)), _PATIENCE)
+
+    async def _answer(self, send: Send) -> None:
+        async def tell(content: Any) -> None:
+            await self._send(send, to_json(content))
+
+        await self._work(tell)
+        await self._end(send, b"[DONE]")
+
+    async def _end(self, send: Send, data: bytes) -> None:
+        await self._send(send, data)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, data: bytes) -> None:
