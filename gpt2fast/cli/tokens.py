@@ -10,6 +10,8 @@ from typing import Any
 from gpt2fast.cli import common
 from gpt2fast.errors import InputError
 
+_PART = 1 << 16  # ids that are written at once
+
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's."""
@@ -49,15 +51,19 @@ def add_to(commands: Any) -> None:
 
 def _encode_command(options: argparse.Namespace) -> None:
     ids = common.encode(common.tokenizer(options.tokenizer), common.text(options, options.file), options)
-    common.stdout().write(" ".join(map(str, ids)).encode() + b"\n")
+    out = common.stdout()
+    # In parts: the ids of a large file, each a str at the same time, would take ten times their memory.
+    for start in range(0, len(ids), _PART):
+        out.write((" " * (start > 0) + " ".join(map(str, ids[start : start + _PART]))).encode())
+    out.write(b"\n")
 
 
 def _decode_command(options: argparse.Namespace) -> None:
     source = "standard input" if options.file == "-" else options.file
     # The shapes that ids are passed around in: columns, commas, a Python or JSON list.
-    words = re.sub(rb"[\[\](),]", b" ", common.read(options.file)).split()
     ids = []
-    for word in words:
+    for match in re.finditer(rb"[^\s\[\](),]+", common.read(options.file)):
+        word = match[0]
         if not word.isdigit():
             raise InputError(f"{source}: {word.decode(errors='replace')!r} is no token id; expected whole numbers")
         ids.append(int(word))
