@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpt2fast.errors import (
+    DeviceError,
+    DeviceMemoryError,
     DownloadError,
     Error,
     InputError,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = [
     "GPT2",
     "Config",
+    "DeviceError",
+    "DeviceMemoryError",
     "DownloadError",
     "Error",
     "Generation",

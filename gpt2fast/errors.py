@@ -9,6 +9,8 @@ Messages name the file, the tensor or the argument, what was found and what was 
 """
 
 __all__ = [
+    "DeviceError",
+    "DeviceMemoryError",
     "DownloadError",
     "Error",
     "InputError",
@@ -53,3 +55,11 @@ class MissingDependencyError(Error, ImportError):
 
 class DownloadError(Error, OSError):
     """A download failed; nothing that a loader would take was left behind."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A GPU that was asked for is not there or cannot be used; the message says what was found."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """The memory of a GPU ran out; the message says what was needed and what was free."""

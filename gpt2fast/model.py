@@ -7,18 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.arguments import whole_number
+from gpt2fast.backend import Backend, Cache, Network, StoredWeight, open_backend
 from gpt2fast.blas import one_blas_thread
 from gpt2fast.config import Config
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.kernels.kv_cache import KVCache
-from gpt2fast.kernels.linear import Weight
-from gpt2fast.kernels.transformer import Transformer
 from gpt2fast.threads import resolve_num_threads
 from gpt2fast.weights import (
     BLOCK_MATRICES,
@@ -32,7 +30,10 @@ from gpt2fast.weights import (
     packed_names,
 )
 
-__all__ = ["DTYPES", "GPT2", "KVCache"]
+if TYPE_CHECKING:
+    from gpt2fast.kernels.linear import Weight
+
+__all__ = ["DTYPES", "GPT2", "Cache"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -53,29 +54,37 @@ class GPT2:
     `dtype` says how the matrices are kept: "float32"; "bfloat16", half the memory, exact products and float32 sums;
     "int8" and "int4", a scale for each output and 64 inputs, with activations of 8 bits.  All else is float32.
 
-    With `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut into
-    calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies with
-    SciPy's BLAS instead: no repacking at load, and results that differ in the last digits from one call to the next.
+    `device` says where: "cpu"; or "cuda" or "cuda:1", an NVIDIA GPU, through CuPy, which the extras `gpt2fast[cuda12x]`
+    and `gpt2fast[cuda13x]` bring.  There `dtype` is "float32", "float16" or "bfloat16", cuBLAS multiplies, and results
+    may differ in the last digits from one call to the next.
+
+    On a CPU with `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut
+    into calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies
+    with SciPy's BLAS instead: no repacking at load, and results that differ in the last digits from one call to the
+    next.
     """
 
     def __init__(
         self,
         config: Config,
-        transformer: Transformer,
-        weights: Mapping[str, Weight],
+        transformer: Network,
+        weights: Mapping[str, StoredWeight],
         others: Mapping[str, Floats],
         *,
-        dtype: str = "float32",
+        backend: Backend,
         num_threads: int | None = None,
-        gemm: str = "panel",
     ) -> None:
         #: The configuration, a `gpt2fast.Config`.
         self.config = config
         #: Threads that every call uses.
         self.num_threads = resolve_num_threads(num_threads)
-        #: How the matrices are kept: "float32", "bfloat16", "int8" or "int4".
-        self.dtype = dtype
-        self.gemm = gemm
+        #: How the matrices are kept: "float32", "float16", "bfloat16", "int8" or "int4".
+        self.dtype = backend.dtype
+        #: Where the model is: "cpu", or "cuda:" and a number.
+        self.device = backend.device
+        #: What multiplies: "panel", "blas" or, on a GPU, "cublas".
+        self.gemm = backend.gemm
+        self._backend = backend
         self._transformer = transformer
         self._weights = weights
         self._others = others
@@ -95,17 +104,18 @@ class GPT2:
         Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says; a
         config.json with `"bias": false` stands for a model without biases, as nanoGPT makes them.  Raises
         MissingFileError where a file is missing and InputError where a file is damaged or does not fit the
-        configuration, naming every tensor concerned.
+        configuration, naming every tensor concerned; of a GPU, MissingDependencyError without CuPy, DeviceError where
+        it cannot be used, and DeviceMemoryError where the weights do not fit, with none of them left there.
         """
-        _check_options(dtype, device, gemm)
         threads = resolve_num_threads(num_threads)
+        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads)
         with Checkpoint(directory) as checkpoint:
+            if checkpoint.packed and backend.gemm != "panel":
+                raise InputError(f"{directory}: the weights are packed; gemm={backend.gemm!r} reads ordinary ones")
             if checkpoint.packed not in (None, dtype):
                 packed = checkpoint.packed
                 raise InputError(f"{directory}: the weights are packed as {packed}; load them with dtype={packed!r}")
-            if checkpoint.packed and gemm == "blas":
-                raise InputError(f"{directory}: the weights are packed; gemm='blas' reads ordinary ones")
-            return cls._build(checkpoint, threads, gemm, dtype)
+            return cls._load(checkpoint, backend, threads)
 
     @classmethod
     def from_tensors(
@@ -114,6 +124,7 @@ class GPT2:
         tensors: Mapping[str, npt.ArrayLike],
         *,
         dtype: str = "float32",
+        device: str = "cpu",
         num_threads: int | None = None,
         gemm: str = "panel",
     ) -> GPT2:
@@ -121,49 +132,50 @@ class GPT2:
 
         Raises InputError that names every array that is missing, unknown or of another shape.
         """
-        _check_options(dtype, "cpu", gemm)
-        return cls._build(Arrays(config, tensors), resolve_num_threads(num_threads), gemm, dtype)
+        threads = resolve_num_threads(num_threads)
+        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads)
+        return cls._load(Arrays(config, tensors), backend, threads)
 
     @classmethod
-    def _build(cls, source: Checkpoint | Arrays | _Kept, num_threads: int, gemm: str, dtype: str) -> GPT2:
+    def _load(cls, source: Checkpoint | Arrays | _Kept, backend: Backend, num_threads: int) -> GPT2:
+        build, config = partial(cls._build, source, backend, num_threads), source.config
+        return backend.load(build, shapes=expected_shapes(config), head_dim=config.head_dim)
+
+    @classmethod
+    def _build(cls, source: Checkpoint | Arrays | _Kept, backend: Backend, num_threads: int) -> GPT2:
         # One tensor at a time, the large tables in parts: read, repacked, dropped.  So the peak is the packed model.
         config, tensor = source.config, source.tensor
         panels = source.panels if isinstance(source, Checkpoint) and source.packed else None
         others: dict[str, Floats] = {}
-        weights: dict[str, Weight] = {}
+        weights: dict[str, StoredWeight] = {}
 
         def biases(name: str, count: int) -> Floats:
             return tensor(name) if config.bias else np.zeros(count, np.float32)
 
-        def matrix(name: str) -> Weight:
+        def matrix(name: str) -> StoredWeight:
             name, bias_name = f"{name}.weight", f"{name}.bias"
             k, n = inputs_and_outputs(config, name)
             bias = others[bias_name] = biases(bias_name, n)
             if panels:
-                weight = Weight.packed(panels(name), bias, k=k, n=n, dtype=dtype)
-            elif gemm == "blas":
-                weight = Weight.blas(tensor(name), bias, by_output=source.by_output)
+                weight = backend.packed(panels(name), bias, k=k, n=n)
             else:
-                by_output = source.by_output
-                weight = Weight.panels(tensor(name), bias, dtype=dtype, by_output=by_output, num_threads=num_threads)
+                weight = backend.matrix(tensor(name), bias, by_output=source.by_output)
             weights[name] = weight
             return weight
 
-        def table(name: str) -> Weight:
+        def table(name: str) -> StoredWeight:
             k, n = inputs_and_outputs(config, name)
             if panels:
-                weight = Weight.packed(panels(name), k=k, n=n, dtype=dtype)
-            elif gemm == "blas":
-                weight = Weight.blas(tensor(name), by_output=True)
+                weight = backend.packed(panels(name), None, k=k, n=n)
             else:
-                weight = Weight.panels_of(partial(source.rows, name), n, k, dtype=dtype, num_threads=num_threads)
+                weight = backend.table(partial(source.rows, name), n, k)
             weights[name] = weight
             return weight
 
-        def vectors(name: str) -> tuple[Floats, Floats]:
+        def vectors(name: str) -> tuple[Any, Any]:
             weight = others[f"{name}.weight"] = tensor(f"{name}.weight")
             bias = others[f"{name}.bias"] = biases(f"{name}.bias", len(weight))
-            return weight, bias
+            return backend.vector(weight), backend.vector(bias)
 
         blocks = []
         for i in range(config.n_layer):
@@ -176,20 +188,20 @@ class GPT2:
         if config.tie_word_embeddings:
             wte = head = table("wte.weight")
         else:
-            wte = weights["wte.weight"] = Weight.table(tensor("wte.weight"))
+            wte = weights["wte.weight"] = backend.embeddings(tensor("wte.weight"))
             head = table("lm_head.weight")
         others["wpe.weight"] = tensor("wpe.weight")
-        transformer = Transformer(
+        transformer = backend.transformer(
             n_head=config.n_head,
             activation=config.activation_function,
             epsilon=config.layer_norm_epsilon,
             wte=wte,
-            wpe=others["wpe.weight"],
+            wpe=backend.vector(others["wpe.weight"]),
             blocks=blocks,
             ln_f=vectors("ln_f"),
             head=head,
         )
-        return cls(config, transformer, weights, others, dtype=dtype, num_threads=num_threads, gemm=gemm)
+        return cls(config, transformer, weights, others, backend=backend, num_threads=num_threads)
 
     def with_dtype(self, dtype: str) -> GPT2:
         """The same model with its matrices kept as another `dtype`; biases, norms and positions are shared.
@@ -200,15 +212,15 @@ class GPT2:
         >>> gpt2fast.load("demo").model.with_dtype("int8").dtype
         'int8'
         """
-        _check_options(dtype, "cpu", "panel")
-        return self._build(_Kept(self), self.num_threads, "panel", dtype)
+        return self._load(_Kept(self), self._backend.with_dtype(dtype), self.num_threads)
 
     def __repr__(self) -> str:
         c = self.config
         return (
             f"<GPT2 {self.num_parameters:,} parameters: n_layer={c.n_layer} n_head={c.n_head} n_embd={c.n_embd} "
             f"n_ctx={c.n_ctx} vocab_size={c.vocab_size} dtype={self.dtype!r} "
-            f"gemm={self.gemm!r} num_threads={self.num_threads}>"
+            f"gemm={self.gemm!r} "
+            + (f"num_threads={self.num_threads}>" if self.device == "cpu" else f"device={self.device!r}>")
         )
 
     @property
@@ -222,7 +234,7 @@ class GPT2:
         weights = sum(weight.nbytes for weight in self._weights.values())
         return weights + sum(values.nbytes for values in self._others.values())
 
-    def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
+    def new_cache(self, batch: int = 1, capacity: int | None = None) -> Cache:
         """An empty cache for `batch` sequences of up to `capacity` tokens each (default: the model's context).
 
         Memory is taken as tokens come.  Raises InputError where the capacity is over the model's context.
@@ -232,11 +244,11 @@ class GPT2:
         if capacity > limit:
             raise InputError(f"capacity is {capacity}; the model's context is {limit} tokens")
         config = self.config
-        return KVCache(
+        return self._backend.new_cache(
             n_layer=config.n_layer, n_head=config.n_head, head_dim=config.head_dim, batch=batch, capacity=capacity
         )
 
-    def __call__(self, ids: npt.ArrayLike, cache: KVCache | None = None, last_only: bool = False) -> Floats:
+    def __call__(self, ids: npt.ArrayLike, cache: Cache | None = None, last_only: bool = False) -> Floats:
         """The logits after every token: float32 (T, vocab_size) for ids (T,), (B, T, vocab_size) for ids (B, T).
 
         With `last_only`, only those after the last token, (vocab_size,) or (B, vocab_size): much less work.  With
@@ -254,7 +266,7 @@ class GPT2:
     def hidden_states(
         self,
         ids: npt.ArrayLike,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
         *,
         layers: Literal["all"] | int | Sequence[int] | None = None,
     ) -> Floats:
@@ -313,7 +325,7 @@ class GPT2:
 
     def extend(
         self,
-        cache: KVCache,
+        cache: Cache,
         rows: Sequence[int],
         ids: Sequence[npt.ArrayLike],
         wanted: Sequence[int] | None = None,
@@ -343,7 +355,7 @@ class GPT2:
     def _apply(
         self,
         ids: npt.ArrayLike,
-        cache: KVCache | None,
+        cache: Cache | None,
         last_only: bool,
         *,
         logits: bool = False,
@@ -380,7 +392,7 @@ class GPT2:
         return array.astype(np.int32, order="C")
 
     def _run(
-        self, cache: KVCache, segments: list[_Piece], *, logits: bool, stages: Sequence[int] | None = None
+        self, cache: Cache, segments: list[_Piece], *, logits: bool, stages: Sequence[int] | None = None
     ) -> Floats:
         lengths = cache.lengths
         limit = min(cache.capacity, self.config.n_ctx)
@@ -442,7 +454,7 @@ class GPT2:
         tensors: dict[str, npt.NDArray[Any]] = dict(self._others)
         for name, weight in self._weights.items():
             if name in panels:
-                tensors[name] = weight.panels_data()
+                tensors[name] = cast("Weight", weight).panels_data()
             else:
                 tensors[name] = weight.outputs(0, weight.shape[1]) if name in TABLES else weight.values()
         metadata = {"format": "pt", **(packed_metadata(self.dtype) if packed else {})}
@@ -486,14 +498,3 @@ def _passes(segments: list[_Piece], size: int) -> Iterator[list[_Piece]]:
                 pieces, room = [], size
     if pieces:
         yield pieces
-
-
-def _check_options(dtype: str, device: str, gemm: str) -> None:
-    if dtype not in DTYPES:
-        raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(map(repr, DTYPES))}")
-    if device != "cpu":
-        raise InputError(f"device is {device!r}; expected 'cpu': this version has no other")
-    if gemm not in ("panel", "blas"):
-        raise InputError(f"gemm is {gemm!r}; expected 'panel' or 'blas'")
-    if gemm == "blas" and dtype != "float32":
-        raise InputError(f"gemm is 'blas' and dtype {dtype!r}; BLAS multiplies float32 only")

@@ -34,7 +34,7 @@ FLOORS = [
         "nonfinite",
         "pairing",
     },
-    {"model", "weights", "config"},
+    {"model", "backend", "weights", "config"},
     {"cuda", "blas"},
     {"tokenizer", "tokenizer_arguments", "tokenizer_files", "special_tokens", "unstable"},
     {"hub", "hub_client", "hub_names", "safetensors"},

@@ -52,9 +52,10 @@ def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     )
     parser.add_argument(
         "--dtype",
-        choices=["float32", "bfloat16", "int8", "int4"],
+        choices=["float32", "float16", "bfloat16", "int8", "int4"],
         default=dtype,
-        help=f"how weights are kept: smaller is faster and less exact (default: {dtype})",
+        help="how weights are kept: smaller is faster and less exact; float16 on cuda only, which has neither int8 nor "
+        f"int4 (default: {dtype})",
     )
     parser.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: the processors there are)")
