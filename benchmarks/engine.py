@@ -1,10 +1,11 @@
 """Tokens per second of the engine on GPT-2 124M, in each dtype, and of transformers where it is installed.
 
-    python benchmarks/engine.py [--rounds 5] [--threads 1 2] [--size gpt2]
+    python benchmarks/engine.py [--rounds 5] [--threads 1 2] [--size gpt2] [--device cuda]
 
 Weights come from a seed.  Float32 logits are compared with the expected ones of the tests before anything is timed.
 Shown are medians: prefill of 128 and 512 tokens (last logits only), decoding after 32 and 900 tokens, and decoding of 8
-and 32 texts at once; and for one text the weights read a second, to hold against what the memory gives.
+and 32 texts at once; and for one text the weights read a second, to hold against what the memory gives.  On a GPU both
+sides bring the logits to the host after every step, as whoever chooses a token there needs them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import seeded  # noqa: E402
 
 from gpt2fast.bench import decoding_rate, median_seconds, prefill_rate  # noqa: E402
+from gpt2fast.cuda.device import open_device  # noqa: E402
 from gpt2fast.kernels.cpu import cpu_level  # noqa: E402
 from gpt2fast.model import GPT2  # noqa: E402
 
@@ -40,24 +42,26 @@ def ours(model: GPT2, rounds: int) -> list[float]:
     ]
 
 
-def theirs(directory: Path, threads: int, rounds: int) -> list[float]:
-    """The same of transformers in float32."""
+def theirs(directory: Path, threads: int, rounds: int, device: str = "cpu", dtype: str = "float32") -> list[float]:
+    """The same of transformers."""
     import torch
     from transformers import GPT2LMHeadModel
 
     torch.set_num_threads(threads)
-    model = GPT2LMHeadModel.from_pretrained(directory).eval()
-    ids = torch.arange(1024) * 37 % model.config.vocab_size
+    model = GPT2LMHeadModel.from_pretrained(directory).eval().to(device, getattr(torch, dtype))
+    ids = (torch.arange(1024) * 37 % model.config.vocab_size).to(device)
 
     def decode(length: int, batch: int) -> float:
         cache = model(ids[:length].repeat(batch, 1), logits_to_keep=1).past_key_values
-        one = torch.full((batch, 1), 5)
-        step = lambda: model(one, past_key_values=cache, logits_to_keep=1)  # noqa: E731
+        one = torch.full((batch, 1), 5, device=device)
+        step = lambda: model(one, past_key_values=cache, logits_to_keep=1).logits.cpu()  # noqa: E731
         return batch / median_seconds(step, 4 * rounds)
 
+    def prefill(length: int) -> float:
+        return length / median_seconds(lambda: model(ids[None, :length], logits_to_keep=1).logits.cpu(), rounds)
+
     with torch.inference_mode():
-        prefill = [n / median_seconds(lambda n=n: model(ids[None, :n], logits_to_keep=1), rounds) for n in (128, 512)]
-        return [*prefill, decode(32, 1), decode(900, 1), decode(32, 8), decode(32, 32)]
+        return [prefill(128), prefill(512), decode(32, 1), decode(900, 1), decode(32, 8), decode(32, 32)]
 
 
 def main() -> None:
@@ -65,13 +69,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--size", choices=["gpt2", "gpt2-medium"], default="gpt2")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
     options = parser.parse_args()
     config = seeded.config(options.size)
     tensors = seeded.tensors(config)
     expected = np.load(ROOT / "tests" / "data" / "reference" / f"expected-{options.size}.npz")
     kinds = [("float32", "panel"), ("float32", "blas"), ("bfloat16", "panel"), ("int8", "panel"), ("int4", "panel")]
+    their_dtypes = ["float32"]
+    if options.device != "cpu":
+        their_dtypes, options.threads = ["float32", "float16", "bfloat16"], options.threads[:1]
+        kinds = [(dtype, "panel") for dtype in their_dtypes]
+    where = cpu_level() if options.device == "cpu" else open_device(options.device).description
     print(
-        f"{platform.processor() or platform.machine()}, {cpu_level()}; Python {platform.python_version()}, NumPy "
+        f"{platform.processor() or platform.machine()}, {where}; Python {platform.python_version()}, NumPy "
         f"{np.__version__}; {options.size}; {options.rounds} rounds; {time.strftime('%d %B %Y')}"
     )
     print(f"{'threads, dtype':26}" + "".join(f"{column:>15}" for column in COLUMNS))
@@ -82,18 +92,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for threads in options.threads:
             for dtype, gemm in kinds:
-                model = GPT2.from_tensors(config, tensors, dtype=dtype, gemm=gemm, num_threads=threads)
+                model = GPT2.from_tensors(
+                    config, tensors, dtype=dtype, device=options.device, gemm=gemm, num_threads=threads
+                )
                 error = np.abs(model(expected["ids_1"], last_only=True) - expected["last_logits_1"]).max()
                 if dtype == "float32" and error > 1e-3:
                     raise SystemExit(f"{dtype} {gemm} is off by {error}")
-                bits = {"float32": 32, "bfloat16": 16, "int8": 8.5, "int4": 4.5}[dtype]
-                show(f"{threads}, {dtype} {gemm}", ours(model, options.rounds), model.num_parameters * bits / 8)
+                bits = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8.5, "int4": 4.5}[dtype]
+                show(f"{threads}, {dtype} {model.gemm}", ours(model, options.rounds), model.num_parameters * bits / 8)
             if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
                 path = Path(directory)
                 if not (path / "config.json").exists():
                     GPT2.from_tensors(config, tensors).save_pretrained(path)
-                row = theirs(path, threads, options.rounds)
-                show(f"{threads}, transformers float32", row, model.num_parameters * 4)
+                for dtype in their_dtypes:
+                    row = theirs(path, threads, options.rounds, options.device, dtype)
+                    show(
+                        f"{threads}, transformers {dtype}", row, model.num_parameters * (4 if dtype == "float32" else 2)
+                    )
 
 
 if __name__ == "__main__":
