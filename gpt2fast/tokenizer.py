@@ -238,6 +238,39 @@ class Tokenizer:
         except TypeError:
             raise no_texts(texts) from None
 
+    def encode_spans(
+        self,
+        data: Any,
+        spans: npt.ArrayLike,
+        *,
+        num_threads: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """As `encode_batch_flat`, for texts in one buffer, as in Arrow: text i is `data[spans[i]:spans[i + 1]]`.
+
+        Nothing is copied.  Raises InputError where spans overlap or are not within the data.
+
+        >>> ids, offsets = get_encoding("gpt2").encode_spans(b"hello worldhi", [0, 11, 13])
+        >>> ids.tolist(), offsets.tolist()
+        ([31373, 995, 5303], [0, 2, 3])
+        """
+        import numpy as np
+
+        spans = np.ascontiguousarray(spans, np.int64)
+        if spans.ndim != 1 or not len(spans):
+            raise InputError(
+                f"spans has the shape {spans.shape}; expected one dimension, and one more than there are texts"
+            )
+        wanted = self._id_dtype(dtype)
+        try:
+            ids, offsets = self._bpe.encode_spans(data, spans, wanted.itemsize == 4, resolve_num_threads(num_threads))
+        except TypeError:
+            raise no_text(data, "data") from None
+        except ValueError as error:
+            i = int(error.args[0])
+            raise InputError(f"text {i} is data[{spans[i]}:{spans[i + 1]}], which is not within the data") from None
+        return np.frombuffer(ids, wanted), np.frombuffer(offsets, np.int64)
+
     def encode_with_offsets(self, text: Text) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of `text` and for each the span (start, end) of its characters in a str, of its bytes in bytes.
 

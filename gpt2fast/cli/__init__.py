@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gpt2fast.cli import bench, checkpoints, generate, score, serve, tokens
+from gpt2fast.cli import bench, checkpoints, generate, score, serve, tokenize, tokens
 from gpt2fast.cli.common import stdout
 from gpt2fast.errors import Error
 
@@ -83,6 +83,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    for module in (generate, serve, tokens, score, checkpoints, bench):
+    for module in (generate, serve, tokens, tokenize, score, checkpoints, bench):
         module.add_to(commands)
     return parser

@@ -2,11 +2,12 @@
 //!
 //! Nothing here but `py` knows Python. The journey of a text: [`scan`] cuts it into the pieces of
 //! [`pretokenize`], [`encoder`] looks each piece up in [`words`] or merges it ([`merge`]) by the tables of
-//! [`vocabulary`]; [`batch`] does so for many texts on many threads, and [`decoder`] goes back.
+//! [`vocabulary`]; [`batch`] does so for many texts on many threads, and [`decoder`] goes back. [`jsonl`] reads the texts of corpora.
 
 pub mod batch;
 pub mod decoder;
 pub mod encoder;
+pub mod jsonl;
 pub mod merge;
 pub mod merges;
 pub mod output;

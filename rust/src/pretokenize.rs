@@ -116,6 +116,30 @@ pub fn safe_cut(text: &[u8], at: usize) -> usize {
     text.len()
 }
 
+/// The last place where a text that goes on can be cut so that its pieces are those of its two parts, whatever follows;
+/// 0 where there is none.
+///
+/// That is between two characters of different classes, the first of them no white space (which may lead what follows)
+/// and no apostrophe (which may begin `'ll`). Bytes that are not UTF-8, or not yet, are no place to cut.
+pub fn last_cut(text: &[u8]) -> usize {
+    let mut cut = text.len();
+    let mut after: Option<u8> = None;
+    while cut > 0 {
+        let begins = |&at: &usize| text[at] & 0xc0 != 0x80;
+        let start = (cut.saturating_sub(4)..cut).rev().find(begins).unwrap_or(cut - 1);
+        let (class, length) = character(&text[..cut], start);
+        let whole = length == cut - start && (length > 1 || text[start].is_ascii());
+        if let (true, Some(after)) = (whole, after) {
+            if class != after && class != Class::Space as u8 && text[start] != b'\'' {
+                return cut;
+            }
+        }
+        after = whole.then_some(class);
+        cut = start;
+    }
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +175,34 @@ mod tests {
     fn invalid_bytes_are_other_characters() {
         let found: Vec<&[u8]> = pieces(b"a\xff\x80! \xe2\x82z").collect();
         assert_eq!(found, [&b"a"[..], b"\xff\x80!", b" \xe2\x82", b"z"]);
+    }
+
+    #[test]
+    fn last_cuts_hold_whatever_follows() {
+        let text = "It's  a\u{a0} b\n\n  café，... 12x  ' s\t\tend we'll？\u{3000}x 一二三。".repeat(2);
+        let borders = |text: &[u8]| {
+            let ends = pieces(text).scan(0, |end, piece| {
+                *end += piece.len();
+                Some(*end)
+            });
+            ends.collect::<Vec<_>>()
+        };
+        let all = borders(text.as_bytes());
+        let mut found = 0;
+        for end in 0..=text.len() {
+            let cut = last_cut(&text.as_bytes()[..end]);
+            assert!(cut <= end && (cut == 0 || all.contains(&cut)), "{end} {cut}");
+            found += usize::from(end > 0 && cut + 12 >= end);
+        }
+        assert!(found > text.len() - 12, "{found} of {}", text.len());
+        for (text, cut) in
+            [("", 0), ("abc", 0), ("a", 0), ("a ", 1), ("a  ", 1), ("a'", 1), ("'s", 0), ("!s", 1), ("é!", 2)]
+        {
+            assert_eq!(last_cut(text.as_bytes()), cut, "{text:?}");
+        }
+        for bytes in [&b"\xff"[..], b"a\xff", b"\xff a\xe2\x82", b"a\xe2\x82", b"\x80\x80\x80\x80\x80\x80", b"\x80 "] {
+            assert!(last_cut(bytes) <= 2, "{bytes:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@
 use crate::batch::{count_batch, encode_batch, Caches};
 use crate::decoder::Decoder;
 use crate::encoder::{Id, Tokenizer};
-use crate::pretokenize::pieces;
+use crate::jsonl;
+use crate::pretokenize::{last_cut, pieces};
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
@@ -72,6 +73,7 @@ struct Buffer {
 }
 
 enum Data {
+    U8(Vec<u8>),
     U16(Vec<u16>),
     U32(Vec<u32>),
     I64(Vec<i64>),
@@ -93,6 +95,7 @@ impl From<Vec<u32>> for Data {
 impl Buffer {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let (data, bytes) = match &slf.get().data {
+            Data::U8(values) => (values.as_ptr() as *mut c_void, values.len()),
             Data::U16(values) => (values.as_ptr() as *mut c_void, 2 * values.len()),
             Data::U32(values) => (values.as_ptr() as *mut c_void, 4 * values.len()),
             Data::I64(values) => (values.as_ptr() as *mut c_void, 8 * values.len()),
@@ -307,6 +310,33 @@ impl Bpe {
         Ok((Buffer { data }, Buffer { data: Data::I64(offsets) }))
     }
 
+    /// The same for texts that lie in one buffer: text i is `data[spans[i]:spans[i + 1]]`.
+    fn encode_spans(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        spans: &Bound<'_, PyAny>,
+        wide: bool,
+        num_threads: usize,
+    ) -> PyResult<(Buffer, Buffer)> {
+        let data = Text::new(data)?;
+        let bytes = data.bytes()?;
+        let spans = PyBuffer::<i64>::get(spans)?.to_vec(py)?;
+        let mut views = Vec::with_capacity(spans.len().saturating_sub(1));
+        for (i, pair) in spans.windows(2).enumerate() {
+            let text = usize::try_from(pair[0]).ok().zip(usize::try_from(pair[1]).ok());
+            match text.and_then(|(start, end)| bytes.get(start..end)) {
+                Some(text) => views.push(text),
+                None => return Err(PyValueError::new_err(i)),
+            }
+        }
+        let (ids, offsets) =
+            py.detach(
+                || if wide { self.flat::<u32>(&views, num_threads) } else { self.flat::<u16>(&views, num_threads) },
+            );
+        Ok((Buffer { data: ids }, Buffer { data: Data::I64(offsets) }))
+    }
+
     fn encode_with_offsets<'py>(
         &self,
         py: Python<'py>,
@@ -396,10 +426,35 @@ fn py_byte_symbols() -> Vec<String> {
     byte_symbols().iter().map(char::to_string).collect()
 }
 
+/// The last place where a text that goes on can be cut without changing an id; 0 where there is none.
+#[pyfunction]
+#[pyo3(name = "last_cut")]
+fn py_last_cut(text: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Ok(last_cut(Text::new(text)?.bytes()?))
+}
+
+/// The texts that a field holds in JSON lines: their bytes, their spans, the bad lines (number from 0, why), and how
+/// many lines were mended.
+#[pyfunction]
+fn read_jsonl(
+    py: Python<'_>,
+    block: &Bound<'_, PyAny>,
+    field: &str,
+    mend: bool,
+    num_threads: usize,
+) -> PyResult<(Buffer, Buffer, Vec<(usize, String)>, usize)> {
+    let block = Text::new(block)?;
+    let bytes = block.bytes()?;
+    let texts = py.detach(|| jsonl::read(bytes, field, mend, num_threads));
+    Ok((Buffer { data: Data::U8(texts.data) }, Buffer { data: Data::I64(texts.offsets) }, texts.bad, texts.mended))
+}
+
 #[pymodule(gil_used = false)]
 fn _bpe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Bpe>()?;
     module.add_class::<Buffer>()?;
     module.add_function(wrap_pyfunction!(py_byte_symbols, module)?)?;
+    module.add_function(wrap_pyfunction!(py_last_cut, module)?)?;
+    module.add_function(wrap_pyfunction!(read_jsonl, module)?)?;
     Ok(())
 }

@@ -1,0 +1,146 @@
+"""`gpt2fast tokenize`: corpora to token files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpt2fast.cli import common
+
+if TYPE_CHECKING:
+    from gpt2fast.corpus import Summary
+
+#: Bad lines that are told of one by one; of more there is only the count.
+_TOLD = 5
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's."""
+    parser = common.add_command(
+        commands,
+        "tokenize",
+        _tokenize,
+        "corpora to token files",
+        "Tokenize text files (a document a file, or between separators), JSON lines and Parquet, each also with .gz or "
+        ".zst, into the token files that nanoGPT, llm.c, NumPy and Arrow read.  A job that was stopped goes on when "
+        "the same command is given again.",
+        "Examples: gpt2fast tokenize corpus/ -o data/ --format nanogpt --append-eot --val-fraction 0.0005    "
+        "gpt2fast tokenize 'fineweb/*.parquet' -o fineweb.bin --format llmc --eot prepend --shard-tokens 100000000",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files, directories, globs; - is standard input")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT",
+        help="a file whose suffix tells the format (.bin, .npy, .parquet), or a directory for train and val",
+    )
+    parser.add_argument(
+        "--format",
+        choices=["nanogpt", "llmc", "npy", "parquet"],
+        help="what to write; .bin is nanogpt where nothing is said",
+    )
+    parser.add_argument(
+        "--input-format",
+        metavar="KIND",
+        help="what to read, where names don't tell: txt, jsonl or parquet, also jsonl.gz and so on",
+    )
+    parser.add_argument(
+        "--field", default="text", metavar="NAME", help="the field or column that holds the text (default: text)"
+    )
+    parser.add_argument(
+        "--separator", metavar="LINE", help="the line between documents of a text file; '' for blank lines"
+    )
+    eot = parser.add_mutually_exclusive_group()
+    eot.add_argument(
+        "--append-eot", dest="eot", action="store_const", const="append", help="end-of-text after each document"
+    )
+    eot.add_argument(
+        "--eot",
+        choices=["none", "append", "prepend"],
+        help="where to put end-of-text: nanoGPT's files have it after each document, llm.c's before (default: none)",
+    )
+    parser.add_argument(
+        "--val-fraction",
+        type=float,
+        default=0.0,
+        metavar="F",
+        help="put this fraction of the documents, chosen by their hash, into files of their own (default: 0)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, another choice (default: 0)")
+    parser.add_argument(
+        "--shard-tokens", type=common.positive, metavar="N", help="numbered files of N tokens instead of one file"
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=["error", "skip", "replace"],
+        default="error",
+        help="bad lines: stop with file and line, skip and count them, or first make U+FFFD of what is no UTF-8 "
+        "(default: error)",
+    )
+    common.add_tokenizer(parser)
+    parser.add_argument(
+        "--threads", type=common.positive, metavar="N", help="threads (default: the processors there are)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace outputs that are there")
+    parser.add_argument("--restart", action="store_true", help="forget what an interrupted job has done")
+    bar = parser.add_mutually_exclusive_group()
+    bar.add_argument(
+        "--progress", action="store_true", default=None, help="a progress bar also where there is no terminal"
+    )
+    bar.add_argument("--quiet", action="store_true", help="neither progress nor summary on standard error")
+
+
+def _tokenize(options: argparse.Namespace) -> None:
+    from gpt2fast.corpus import tokenize_files
+
+    told = 0
+
+    def tell(message: str) -> None:
+        nonlocal told
+        told += 1
+        if told <= _TOLD and not options.quiet:
+            more = "; further ones are counted only" if told == _TOLD else ""
+            print(f"skipped: {' '.join(message.split())}{more}", file=sys.stderr)
+
+    summary = tokenize_files(
+        options.files,
+        options.output,
+        tokenizer=common.tokenizer(options.tokenizer),
+        format=options.format,
+        input_format=options.input_format,
+        field=options.field,
+        separator=options.separator,
+        eot=options.eot or "none",
+        val_fraction=options.val_fraction,
+        seed=options.seed,
+        shard_tokens=options.shard_tokens,
+        on_error=options.on_error,
+        on_skip=tell,
+        num_threads=options.threads,
+        progress=False if options.quiet else options.progress,
+        overwrite=options.overwrite,
+        restart=options.restart,
+    )
+    if not options.quiet:
+        print(_render(summary), file=sys.stderr)
+
+
+def _render(summary: Summary) -> str:
+    """The summary, in a few lines for people."""
+    rate = max(summary.seconds, 1e-9)
+    lines = [
+        f"{summary.documents:,} documents, {summary.tokens:,} tokens from {summary.text_bytes:,} bytes of text",
+        f"{summary.seconds:.1f} s, {summary.run_bytes / rate / 1e6:.1f} MB/s, {summary.run_tokens / rate / 1e6:.2f} "
+        "million tokens/s" + (", after what earlier runs had done" if summary.resumed else ""),
+    ]
+    if summary.skipped:
+        lines.append(f"{summary.skipped:,} bad lines or documents skipped")
+    if summary.mended:
+        lines.append(f"{summary.mended:,} documents or lines with bytes replaced by U+FFFD")
+    shown = summary.files if len(summary.files) <= 8 else [*summary.files[:3], *summary.files[-3:]]
+    lines += [f"{path}: {tokens:,} tokens{'' if tokens else ' (nothing fell to it)'}" for path, tokens in shown]
+    if len(shown) < len(summary.files):
+        lines.insert(-3, f"... {len(summary.files) - 6:,} more ...")
+    return "\n".join(f"[{line}]" for line in lines)

@@ -1,0 +1,145 @@
+"""Batches of texts to tokens for each output: end-of-text put in, documents dealt out to train and val."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast.corpus.batches import Batch, Cursor
+from gpt2fast.errors import InputError
+
+if TYPE_CHECKING:
+    from gpt2fast.corpus.options import Options
+    from gpt2fast.tokenizer import Tokenizer
+
+__all__ = ["Encoded", "Encoder", "goes_to_val", "insert_eot"]
+
+#: So much of a document's beginning decides where it goes: a long one is not in memory as a whole.
+_HASHED_BYTES = 1 << 16
+
+
+@dataclass
+class Part:
+    """The tokens of texts of these lengths; the first and last as in a Batch."""
+
+    ids: npt.NDArray[Any]
+    lengths: npt.NDArray[np.int64]
+    continues: bool
+    is_open: bool
+
+
+@dataclass
+class Encoded:
+    """What a batch becomes: a part for each output, and what to count."""
+
+    parts: dict[str, Part]
+    cursor: Cursor
+    documents: int
+    text_bytes: int
+    skipped: int
+    mended: int
+    raw: int
+
+
+def goes_to_val(beginning: bytes | memoryview, fraction: float, seed: int) -> bool:
+    """Whether the document that begins so goes to val, as `fraction` of all do.
+
+    The hash of the first 65,536 bytes of its UTF-8 decides (BLAKE2b of 8 bytes, the seed in decimal its key, read as a
+    big-endian number, against `fraction` times 2**64): the same document goes the same way in any corpus and order.
+
+    >>> goes_to_val(b"Once upon a time", 0.5, seed=0), goes_to_val(b"Once upon a time", 0.5, seed=2)
+    (False, True)
+    """
+    digest = hashlib.blake2b(beginning[:_HASHED_BYTES], digest_size=8, key=str(seed).encode()).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def insert_eot(
+    ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], where: str, eot: int, continues: bool, is_open: bool
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The same texts with `eot` before each document or after it ("prepend" or "append").
+
+    A document that continues has had it before, one that is open gets it after when it ends.
+    """
+    ends = np.cumsum(lengths)
+    which = slice(int(continues), None) if where == "prepend" else slice(0, len(lengths) - is_open)
+    places = (ends - lengths if where == "prepend" else ends)[which]
+    lengths = lengths.copy()
+    lengths[which] += 1
+    return np.insert(ids, places, eot), lengths
+
+
+class Encoder:
+    """Turns batches into tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, options: Options, dtype: np.dtype[Any], num_threads: int) -> None:
+        self._tokenizer = tokenizer
+        self._options = options
+        self._dtype = np.dtype(dtype.name)
+        self._num_threads = num_threads
+        self._eot = 0
+        if options.eot != "none":
+            if "<|endoftext|>" not in tokenizer.special_tokens_set:
+                raise InputError(f"eot is {options.eot!r}, but the tokenizer {tokenizer.name!r} has no <|endoftext|>")
+            self._eot = tokenizer.eot_token
+
+    def encode_all(self, batches: Generator[Batch, None, None], start: Cursor) -> Generator[Encoded, None, None]:
+        """The tokens of each batch; `start` is the cursor that the first begins at."""
+        to_val = start.to_val
+        with closing(batches):
+            for batch in batches:
+                encoded = self._encode(batch, to_val)
+                to_val = encoded.cursor.to_val
+                yield encoded
+
+    def _encode(self, batch: Batch, to_val: bool) -> Encoded:
+        ids, offsets = self._tokenizer.encode_spans(
+            batch.data, batch.spans, dtype=self._dtype, num_threads=self._num_threads
+        )
+        lengths = np.diff(offsets)
+        continues, is_open = batch.continues, batch.cursor.is_open
+        if self._options.eot != "none" and len(lengths):
+            ids, lengths = insert_eot(ids, lengths, self._options.eot, self._eot, continues, is_open)
+        parts = {"": Part(ids, lengths, continues, is_open)}
+        if self._options.val_fraction > 0:
+            val = self._deal(batch, to_val)
+            if len(val):
+                to_val = bool(val[-1])
+            of_val = np.repeat(val, lengths)
+            parts = {
+                name: Part(
+                    ids[of_val == side],
+                    lengths[val == side],
+                    continues and len(val) > 0 and val[0] == side,
+                    is_open and to_val == side,
+                )
+                for name, side in (("train", False), ("val", True))
+            }
+        return Encoded(
+            parts,
+            replace(batch.cursor, to_val=to_val and is_open),
+            batch.documents,
+            batch.text_bytes,
+            batch.skipped,
+            batch.mended,
+            batch.raw,
+        )
+
+    def _deal(self, batch: Batch, to_val: bool) -> npt.NDArray[np.bool_]:
+        """Which texts go to val; one that continues goes where its beginning went."""
+        data, spans = memoryview(batch.data).cast("B"), batch.spans.tolist()
+        val = np.empty(len(spans) - 1, bool)
+        first = 0
+        if batch.continues and len(val):
+            val[0] = to_val
+            first = 1
+        fraction, seed = self._options.val_fraction, self._options.seed
+        for i in range(first, len(val)):
+            val[i] = goes_to_val(data[spans[i] : min(spans[i + 1], spans[i] + _HASHED_BYTES)], fraction, seed)
+        return val

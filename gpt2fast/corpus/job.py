@@ -1,0 +1,293 @@
+"""A job: from inputs to token files, in one go or several, with the same bytes at the end.
+
+The outputs grow in a directory of their own beside the place where they will be.  Every few seconds they are put on the
+disk, and after that a note of how far they and the inputs have come; a job that was killed goes back to the last note.
+What follows from a cursor on does not depend on how the way to it was cut into batches, so the outputs are those of an
+uninterrupted run.  When all is done, files get their final names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast.corpus.formats import mapped, write_parquet
+from gpt2fast.corpus.inputs import Input
+from gpt2fast.corpus.options import Options, Target
+from gpt2fast.corpus.series import Series
+from gpt2fast.corpus.workdir import WorkDirectory, locked
+from gpt2fast.errors import InputError, MissingFileError
+
+if TYPE_CHECKING:
+    from gpt2fast.corpus.encoding import Encoded
+    from gpt2fast.tokenizer import Tokenizer
+
+__all__ = ["Job", "Outputs", "Plan", "Summary", "opened"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that says what a job's outputs will be."""
+
+    inputs: Sequence[Input]
+    target: Target
+    tokenizer: Tokenizer
+    options: Options
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the tokens.  Raises InputError where the format has none for this vocabulary."""
+        return self.target.format.dtype(self.tokenizer.n_vocab)
+
+    def as_json(self) -> dict[str, Any]:
+        """What must be the same for one run to go on where another stopped."""
+        options = asdict(self.options)
+        # Once bad lines are refused there were none so far, and they may be skipped from here on.
+        del options["on_error"]
+        return {
+            **options,
+            "format": self.target.format.name,
+            "tokenizer": hashlib.blake2b(pickle.dumps(self.tokenizer, 4), digest_size=16).hexdigest(),
+            "inputs": [[source.path, source.size, source.mtime_ns] for source in self.inputs],
+        }
+
+
+@dataclass
+class Counts:
+    """What a job has done."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    skipped: int = 0
+    mended: int = 0
+
+    def add(self, encoded: Encoded) -> None:
+        self.documents += encoded.documents
+        self.text_bytes += encoded.text_bytes
+        self.skipped += encoded.skipped
+        self.mended += encoded.mended
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a job did: counts of the whole job, and what this run of it took.
+
+    `text_bytes` are the documents' bytes of UTF-8; `run_bytes` and `run_tokens` are of this run, which took `seconds`.
+    `files` are the outputs with their numbers of tokens.
+    """
+
+    documents: int
+    tokens: int
+    text_bytes: int
+    skipped: int
+    mended: int
+    seconds: float
+    run_bytes: int
+    run_tokens: int
+    resumed: bool
+    files: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Outputs:
+    """The outputs of a plan, growing in a work directory."""
+
+    def __init__(self, plan: Plan, work: WorkDirectory) -> None:
+        self._plan = plan
+        self.series = {
+            split: Series(work.file(f"{split}_"), plan.target.format, plan.dtype, plan.options.shard_tokens)
+            for split in plan.options.splits
+        }
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are."""
+        return sum(series.state.total for series in self.series.values())
+
+    def append(self, encoded: Encoded) -> None:
+        """Add what a batch became."""
+        for split, part in encoded.parts.items():
+            self.series[split].append(part.ids, part.lengths, continues=part.continues, is_open=part.is_open)
+
+    def sync(self) -> None:
+        """Have the system put on the disk what was written."""
+        for series in self.series.values():
+            series.sync()
+
+    def as_json(self) -> dict[str, Any]:
+        return {split: series.as_json() for split, series in self.series.items()}
+
+    def restore(self, state: dict[str, Any], *, finished: bool) -> None:
+        """Go back to an earlier state; of outputs that are finished, files may already have their final names."""
+        for split, series in self.series.items():
+            series.restore(state[split], finished=finished)
+
+    def finish(self) -> None:
+        """Put everything on the disk."""
+        for series in self.series.values():
+            series.finish()
+
+    def abandon(self) -> None:
+        """Close the files as they are."""
+        for series in self.series.values():
+            series.abandon()
+
+    def publish(self) -> list[tuple[str, int]]:
+        """Give the files their final form and names; those that have them already are left as they are."""
+        files: list[tuple[str, int]] = []
+        for split, series in self.series.items():
+            make = self._publish_rows if self._plan.target.format.by_document else self._publish_shards
+            files += make(split, series)
+        return files
+
+    def _name(self, split: str, shard: int, count: int) -> str:
+        numbered = self._plan.options.shard_tokens is not None or count > 1
+        return self._plan.target.path(split, shard if numbered else None)
+
+    def _publish_shards(self, split: str, series: Series) -> Iterator[tuple[str, int]]:
+        count = series.state.shard + 1
+        for shard in range(count):
+            work, path, tokens = series.path(shard), self._name(split, shard, count), series.tokens_of(shard)
+            if os.path.exists(work):
+                with open(work, "r+b") as file:
+                    file.write(self._plan.target.format.header(tokens, self._plan.dtype))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(work, path)
+            elif not os.path.exists(path):
+                raise MissingFileError(f"{path}: was finished, and is gone; start anew with --restart")
+            yield path, tokens
+
+    def _publish_rows(self, split: str, series: Series) -> Iterator[tuple[str, int]]:
+        """Made from the work files, which stay until all is made: a second time gives the same."""
+        tokens = mapped(series.path(0), self._plan.dtype)
+        lengths = mapped(series.lengths_path, np.dtype("<i8"))
+        shards = list(row_shards(lengths, self._plan.options.shard_tokens))
+        token = 0
+        for shard, rows in enumerate(shards):
+            path, count = self._name(split, shard, len(shards)), int(lengths[rows].sum())
+            write_parquet(path, tokens[token : token + count], lengths[rows])
+            token += count
+            yield path, count
+
+
+def row_shards(lengths: npt.NDArray[np.int64], shard_tokens: int | None) -> Iterator[slice]:
+    """The rows of each shard, which ends with the document that makes it `shard_tokens` long; one for no rows."""
+    first, tokens = 0, 0
+    # In pieces, as there may be a billion rows.
+    for start in range(0, len(lengths) if shard_tokens else 0, 1 << 20):
+        ends = np.cumsum(lengths[start : start + (1 << 20)])
+        while True:
+            full = int(np.searchsorted(ends, (shard_tokens or 0) - tokens, "left"))
+            if full == len(ends):
+                break
+            yield slice(first, start + full + 1)
+            first, tokens = start + full + 1, -int(ends[full])
+        tokens += int(ends[-1])
+    if first < len(lengths) or not first:
+        yield slice(first, len(lengths))
+
+
+class Job:
+    """A plan under way: its work directory, outputs and counts."""
+
+    def __init__(
+        self, plan: Plan, work: WorkDirectory, *, restart: bool, overwrite: bool, more: dict[str, Any]
+    ) -> None:
+        self.plan = plan
+        self.work = work
+        self.outputs = Outputs(plan, work)
+        self.counts = Counts()
+        #: Where to go on, as the engine saved it; None at the beginning.
+        self.cursor: Any = None
+        self._overwrite = overwrite
+        self._resumable = all(source.is_file for source in plan.inputs)
+        if restart or not self._resumable:
+            work.clear()
+        progress = work.begin({**plan.as_json(), **more})
+        self.resumed = progress is not None
+        self.finished: bool = self.resumed and progress["finished"]
+        if progress is not None:
+            if progress["counts"]["skipped"] + progress["counts"]["mended"] and progress["on_error"] != self._on_error:
+                raise InputError(
+                    f"{work.path}: a job was begun here with on-error {progress['on_error']!r}, and skipped or mended "
+                    "documents; finish that one, or start anew with --restart"
+                )
+            self.outputs.restore(progress["outputs"], finished=self.finished)
+            self.counts = Counts(**progress["counts"])
+            self.cursor = progress["cursor"]
+        self._stale: list[str] = progress["stale"] if self.finished else self._existing()
+
+    @property
+    def _on_error(self) -> str:
+        return self.plan.options.on_error
+
+    def _existing(self) -> list[str]:
+        existing = list(self.plan.target.existing(self.plan.options.splits))
+        if existing and not self._overwrite:
+            raise InputError(f"{existing[0]}: is there already; to replace it, say --overwrite")
+        inputs = {os.path.realpath(source.path) for source in self.plan.inputs if source.is_file}
+        for path in existing:
+            if os.path.realpath(path) in inputs:
+                raise InputError(f"{path}: is input and output")
+        return existing
+
+    def save(self, cursor: Any, *, finished: bool = False) -> None:
+        """Note that everything before `cursor` is in the outputs."""
+        self.cursor = cursor
+        if not self._resumable and not finished:
+            return
+        self.outputs.finish() if finished else self.outputs.sync()
+        self.work.save(
+            {
+                "cursor": cursor,
+                "finished": finished,
+                "outputs": self.outputs.as_json(),
+                "counts": asdict(self.counts),
+                "on_error": self._on_error,
+                "stale": self._stale,
+            }
+        )
+
+    def publish(self) -> list[tuple[str, int]]:
+        """Give the outputs their final names, remove what they replace, and what was kept for going on."""
+        files = self.outputs.publish()
+        names = {path for path, _ in files}
+        for path in self._stale:
+            if path not in names:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+        self.work.clear()
+        return files
+
+
+@contextmanager
+def opened(
+    plan: Plan, *, restart: bool = False, overwrite: bool = False, more: dict[str, Any] | None = None
+) -> Iterator[Job]:
+    """The job of a plan, for this process alone: at its beginning, or where it was left.
+
+    Raises InputError where another process is at work on it, where another job was begun in its place, and where
+    outputs are there and not to be replaced.
+    """
+    parent = plan.target.directory
+    if plan.target.stem and not os.path.isdir(parent):
+        raise MissingFileError(f"{plan.target.path('', None)}: there is no directory {parent}")
+    plan.dtype  # noqa: B018 - refuses a vocabulary that the format has no room for
+    with locked(plan.target.work) as work:
+        job: Job | None = None
+        try:
+            job = Job(plan, work, restart=restart, overwrite=overwrite, more=more or {})
+            yield job
+        finally:
+            if job is not None:
+                job.outputs.abandon()
+            elif work.read() is None:
+                work.clear()
