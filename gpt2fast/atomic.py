@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
-__all__ = ["atomic_write"]
+__all__ = ["atomic_write", "sync_directory"]
 
 # Filesystems that cannot fsync a directory say so with one of these.
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
@@ -81,7 +81,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
 def _mode_to_keep(target: Path) -> int | None:
@@ -98,7 +98,8 @@ def _mode_to_keep(target: Path) -> int | None:
     return stat.S_IMODE(found.st_mode) & 0o777
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: str | os.PathLike[str]) -> None:
+    """Put the names in a directory on the disk, after files were renamed; nothing where the filesystem cannot."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -12,10 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BATCH_BYTES", "Batch", "Cursor", "merge_small", "prefetch"]
+__all__ = ["BATCH_BYTES", "HASHED_BYTES", "Batch", "Cursor", "batch_of", "merge_small", "prefetch"]
 
 #: Bytes of text that are encoded together: enough for many threads, little against the memory there is.
-BATCH_BYTES = 1 << 24
+BATCH_BYTES = 1 << 23
+
+#: So much of a document's beginning decides whether it goes to train or val: a long one is never in memory as a whole.
+#: The first part of a document that is read in parts is no shorter.
+HASHED_BYTES = 1 << 16
 
 T = TypeVar("T")
 

@@ -6,12 +6,20 @@ from typing import Any
 
 from gpt2fast.errors import MissingDependencyError
 
-__all__ = ["missing", "pyarrow_parquet", "zstandard"]
+__all__ = ["missing", "pyarrow_parquet", "require", "zstandard"]
 
 
 def missing(what: str, package: str, extra: str) -> MissingDependencyError:
     """The error that says what to install."""
     return MissingDependencyError(f"{what} needs the package {package}: pip install 'gpt2fast[{extra}]'")
+
+
+def require(what: str, kind: str) -> None:
+    """Raises MissingDependencyError where the library for a kind of file is not there; of most kinds none is needed."""
+    if kind == "parquet":
+        pyarrow_parquet(what)
+    elif kind == "zst":
+        zstandard(what)
 
 
 def pyarrow_parquet(what: str) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast import _bpe
-from gpt2fast.corpus.batches import BATCH_BYTES, Batch, Cursor, batch_of
+from gpt2fast.corpus.batches import BATCH_BYTES, HASHED_BYTES, Batch, Cursor, batch_of
 from gpt2fast.corpus.dependencies import pyarrow_parquet
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.options import Options
@@ -84,7 +84,7 @@ def _read_txt(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]:
             elif len(text) - taken >= PART_BYTES:
                 known = searched if _may_be(separator, text, searched) else len(text)
                 cut = _bpe.last_cut(memoryview(text)[taken:known])
-                if cut:
+                if cut > (0 if is_open else HASHED_BYTES):
                     spans.append((taken, taken + cut))
                     taken, is_open = taken + cut, True
             batch = _texts(source, cursor, how, text, spans, taken, is_open)
@@ -161,47 +161,49 @@ def _read_jsonl(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]:
     stream = ByteStream(source)
     try:
         stream.skip(start.position)
-        cursor, pending, final = start, b"", False
+        cursor, pending, dropped, final = start, b"", 0, False
         while not final:
             block = stream.read(BATCH_BYTES)
             final = len(block) < BATCH_BYTES
-            end = len(block) if final else block.rfind(b"\n") + 1
-            if not end:
-                pending += block
-                if len(pending) > MOST_BYTES_OF_A_LINE:
-                    pending, cursor = _skip_line(source, stream, cursor, len(pending), how)
-                    yield Batch(b"", np.zeros(1, np.int64), False, cursor, stream.raw_position, skipped=1)
-                continue
-            lines, pending = pending + block[:end], block[end:]
-            first = 3 if not cursor.position and lines.startswith(codecs.BOM_UTF8) else 0
-            data, spans, bad, mended = _bpe.read_jsonl(
-                memoryview(lines)[first:], how.options.field, how.options.on_error == "replace", how.num_threads
-            )
-            for line, message in bad:
-                how.bad(f"{source.name}:{cursor.line + line + 1}: {message}")
-            cursor = replace(cursor, position=cursor.position + len(lines), line=cursor.line + lines.count(b"\n"))
-            yield Batch(
-                memoryview(data),
-                np.frombuffer(spans, np.int64),
-                False,
-                cursor,
-                stream.raw_position,
-                skipped=len(bad),
-                mended=mended,
-            )
+            text = pending + block
+            skipped = 0
+            if dropped or (len(text) > MOST_BYTES_OF_A_LINE and _first_line(text) > MOST_BYTES_OF_A_LINE):
+                if not dropped:
+                    how.bad(f"{source.name}:{cursor.line + 1}: longer than {MOST_BYTES_OF_A_LINE >> 20} MiB")
+                first = _first_line(text)
+                dropped += first
+                if not final and not text.endswith(b"\n", 0, first):
+                    pending = b""
+                    continue
+                cursor = replace(cursor, position=cursor.position + dropped, line=cursor.line + 1)
+                text, dropped, skipped = text[first:], 0, 1
+            end = len(text) if final else text.rfind(b"\n") + 1
+            lines, pending = text[:end], text[end:]
+            if lines or skipped:
+                batch = _lines(source, cursor, how, lines)
+                batch.raw, batch.skipped = stream.raw_position, batch.skipped + skipped
+                cursor = batch.cursor
+                yield batch
     finally:
         stream.close()
 
 
-def _skip_line(source: Input, stream: ByteStream, cursor: Cursor, length: int, how: Reading) -> tuple[bytes, Cursor]:
-    """Refuse a line that is too long, or read on to its end: what was read after it, and the cursor there."""
-    how.bad(f"{source.name}:{cursor.line + 1}: the line is longer than {MOST_BYTES_OF_A_LINE >> 20} MiB")
-    while True:
-        block = stream.read(BATCH_BYTES)
-        end = block.find(b"\n") + 1
-        if end or not block:
-            return block[end:], replace(cursor, position=cursor.position + length + end, line=cursor.line + 1)
-        length += len(block)
+def _first_line(text: bytes) -> int:
+    """The length of the first line, its newline included."""
+    return text.find(b"\n") + 1 or len(text)
+
+
+def _lines(source: Input, cursor: Cursor, how: Reading, lines: bytes) -> Batch:
+    """The batch of whole lines."""
+    mark = len(codecs.BOM_UTF8) if not cursor.position and lines.startswith(codecs.BOM_UTF8) else 0
+    data, spans, bad, mended = _bpe.read_jsonl(
+        memoryview(lines)[mark:], how.options.field, how.options.on_error == "replace", how.num_threads
+    )
+    for line, message in bad:
+        how.bad(f"{source.name}:{cursor.line + line + 1}: {message}")
+    after = replace(cursor, position=cursor.position + len(lines), line=cursor.line + lines.count(b"\n"))
+    spans = np.frombuffer(spans, np.int64)
+    return Batch(memoryview(data), spans, False, after, skipped=len(bad), mended=mended)
 
 
 # Parquet
@@ -223,7 +225,9 @@ def _read_parquet(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]
             reader = stack.enter_context(parquet.ParquetFile(file))
             _check_column(source, reader.schema_arrow, how.options.field, pa)
             yield from _rows(source, start, how, reader, pa)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             raise InputError(f"{source.name}: damaged Parquet: {error}") from None
 
 

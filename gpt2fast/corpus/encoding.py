@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.corpus.batches import Batch, Cursor
+from gpt2fast.corpus.batches import HASHED_BYTES, Batch, Cursor
 from gpt2fast.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from gpt2fast.tokenizer import Tokenizer
 
 __all__ = ["Encoded", "Encoder", "goes_to_val", "insert_eot"]
-
-#: So much of a document's beginning decides where it goes: a long one is not in memory as a whole.
-_HASHED_BYTES = 1 << 16
 
 
 @dataclass
@@ -56,7 +53,7 @@ def goes_to_val(beginning: bytes | memoryview, fraction: float, seed: int) -> bo
     >>> goes_to_val(b"Once upon a time", 0.5, seed=0), goes_to_val(b"Once upon a time", 0.5, seed=2)
     (False, True)
     """
-    digest = hashlib.blake2b(beginning[:_HASHED_BYTES], digest_size=8, key=str(seed).encode()).digest()
+    digest = hashlib.blake2b(beginning[:HASHED_BYTES], digest_size=8, key=str(seed).encode()).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
 
 
@@ -141,5 +138,5 @@ class Encoder:
             first = 1
         fraction, seed = self._options.val_fraction, self._options.seed
         for i in range(first, len(val)):
-            val[i] = goes_to_val(data[spans[i] : min(spans[i + 1], spans[i] + _HASHED_BYTES)], fraction, seed)
+            val[i] = goes_to_val(data[spans[i] : min(spans[i + 1], spans[i] + HASHED_BYTES)], fraction, seed)
         return val

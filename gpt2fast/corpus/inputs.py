@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpt2fast.errors import InputError, MissingFileError
+from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
 __all__ = ["STDIN", "Input", "find_inputs"]
 
@@ -74,6 +74,8 @@ def find_inputs(patterns: Sequence[str | os.PathLike[str]], input_format: str | 
         raise InputError(f"input_format is {input_format!r}; expected {_KNOWN}")
     found: dict[str, Input] = {}
     for pattern in patterns:
+        if not isinstance(pattern, (str, os.PathLike)):
+            raise InputTypeError(f"an input is of type {type(pattern).__name__}; expected str or os.PathLike")
         for path in _expand(os.fspath(pattern)):
             if path in found:
                 raise InputError(f"{path}: named twice; each document would be there twice")

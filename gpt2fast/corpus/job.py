@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.atomic import sync_directory
+from gpt2fast.corpus.dependencies import require
 from gpt2fast.corpus.formats import mapped, write_parquet
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.options import Options, Target
@@ -46,6 +48,13 @@ class Plan:
     def dtype(self) -> np.dtype[Any]:
         """The type of the tokens.  Raises InputError where the format has none for this vocabulary."""
         return self.target.format.dtype(self.tokenizer.n_vocab)
+
+    def check(self) -> None:
+        """Raises MissingDependencyError for a library that will be needed, InputError for a vocabulary too large."""
+        for kind in {kind for source in self.inputs for kind in (source.kind, source.compression)}:
+            require(f"reading .{kind}", kind)
+        require(f"writing {self.target.format.suffix}", self.target.format.name)
+        self.target.format.dtype(self.tokenizer.n_vocab)
 
     def as_json(self) -> dict[str, Any]:
         """What must be the same for one run to go on where another stopped."""
@@ -101,6 +110,7 @@ class Outputs:
 
     def __init__(self, plan: Plan, work: WorkDirectory) -> None:
         self._plan = plan
+        self._work = work
         self.series = {
             split: Series(work.file(f"{split}_"), plan.target.format, plan.dtype, plan.options.shard_tokens)
             for split in plan.options.splits
@@ -173,7 +183,9 @@ class Outputs:
         token = 0
         for shard, rows in enumerate(shards):
             path, count = self._name(split, shard, len(shards)), int(lengths[rows].sum())
-            write_parquet(path, tokens[token : token + count], lengths[rows])
+            made = self._work.file("made.parquet")
+            write_parquet(made, tokens[token : token + count], lengths[rows])
+            os.replace(made, path)
             token += count
             yield path, count
 
@@ -259,6 +271,7 @@ class Job:
     def publish(self) -> list[tuple[str, int]]:
         """Give the outputs their final names, remove what they replace, and what was kept for going on."""
         files = self.outputs.publish()
+        sync_directory(self.plan.target.directory)
         names = {path for path, _ in files}
         for path in self._stale:
             if path not in names:
@@ -280,7 +293,7 @@ def opened(
     parent = plan.target.directory
     if plan.target.stem and not os.path.isdir(parent):
         raise MissingFileError(f"{plan.target.path('', None)}: there is no directory {parent}")
-    plan.dtype  # noqa: B018 - refuses a vocabulary that the format has no room for
+    plan.check()
     with locked(plan.target.work) as work:
         job: Job | None = None
         try:
@@ -289,5 +302,5 @@ def opened(
         finally:
             if job is not None:
                 job.outputs.abandon()
-            elif work.read() is None:
+            if work.read() is None:  # nothing was done that would be worth going on from
                 work.clear()

@@ -40,7 +40,7 @@ def run(job: Job, how: Reading, *, progress: bool | None, checkpoint_seconds: fl
                     job.save(job.cursor)
                     saved = time.monotonic()
         except BaseException:
-            if whole:
+            if whole and job.cursor is not None:
                 with suppress(OSError):  # the error that comes through is the one to tell of
                     job.save(job.cursor)
             raise

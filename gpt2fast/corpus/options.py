@@ -65,9 +65,9 @@ class Target:
 
         Raises InputError where the format is not known by name or suffix, or the two disagree.
         """
+        if not isinstance(out, (str, os.PathLike)):
+            raise InputTypeError(f"out is of type {type(out).__name__}; expected str or os.PathLike")
         path = os.fspath(out)
-        if not isinstance(path, str):
-            raise InputTypeError(f"out is of type {type(path).__name__}; expected str or os.PathLike")
         if format is not None and format not in FORMATS:
             raise InputError(f"format is {format!r}; expected one of {', '.join(FORMATS)}")
         stem, suffix = os.path.splitext(path)

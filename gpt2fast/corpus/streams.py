@@ -31,8 +31,9 @@ class ByteStream:
 
     def __init__(self, source: Input) -> None:
         self._source = source
+        decompress = _DECOMPRESSORS[source.compression]
         self._raw = _Counted(open_raw(source))
-        self._bytes: _Readable = _DECOMPRESSORS[source.compression](self._raw)
+        self._bytes: _Readable = decompress(self._raw)
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes; fewer only at the end."""
