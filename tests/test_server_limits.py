@@ -373,6 +373,13 @@ def test_a_reader_that_does_not_read_is_not_waited_for() -> None:
 # Networks that fail
 
 
+def test_an_engine_that_died_is_not_healthy(tokenizer: Tokenizer) -> None:
+    with live(LanguageModel(ToyModel(), tokenizer)) as server:  # type: ignore[arg-type]
+        server.engine._orders.put(server.engine._die)
+        eventually(lambda: server.ask("GET", "/health")[0] == 503)
+        assert server.ask("GET", "/health")[2] == {"status": "the engine has stopped"}
+
+
 def test_a_network_that_fails_and_recovers(tokenizer: Tokenizer) -> None:
     failing = threading.Event()
 
@@ -393,7 +400,6 @@ def test_a_network_that_fails_and_recovers(tokenizer: Tokenizer) -> None:
         assert server.complete("a")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_logits_that_are_not_finite(tokenizer: Tokenizer) -> None:
     lm = LanguageModel(ToyModel(logits=lambda ids, size: np.full(size, np.nan)), tokenizer)  # type: ignore[arg-type]
     with live(lm) as server:
@@ -535,17 +541,19 @@ def test_draining_finishes_what_runs_and_refuses_what_comes(tokenizer: Tokenizer
 
 
 def test_draining_has_an_end(tokenizer: Tokenizer) -> None:
-    slow = ToyModel(n_ctx=10_000, logits=lambda ids, size: (time.sleep(0.01), hashed(ids, size))[1])
+    slow = ToyModel(n_ctx=10_000, logits=lambda ids, size: (time.sleep(0.001), hashed(ids, size))[1])
     lm = LanguageModel(slow, tokenizer)  # type: ignore[arg-type]
     with live(lm, limits=Limits(grace=0.3)) as server, ThreadPoolExecutor(2) as pool:
         endless = {**LONG, "max_tokens": 9000}
         first = pool.submit(server.post, "/v1/completions", **endless)
         stream = send(server.port, raw("/v1/completions", {**endless, "stream": True}))
+        score = pool.submit(server.post, "/score", text=["abc"] * 2000)
         assert stream.recv(100).startswith(b"HTTP/1.1 200")
-        eventually(lambda: server.engine.inside == 2)
+        eventually(lambda: server.engine.inside == 3)
         server.server.handle_exit(signal.SIGTERM, None)
-        status, content = first.result()
-        assert (status, content["error"]["code"]) == (503, "shutting_down")
+        for request in (first, score):
+            status, content = request.result()
+            assert (status, content["error"]["code"]) == (503, "shutting_down")
         received = b"".join(iter(lambda: stream.recv(4096), b""))
         stream.close()
         assert b'"code":"shutting_down"' in received

@@ -276,9 +276,11 @@ class _Server:
         }
 
     async def health(self, request: Request) -> Response:
-        """GET /health: 200, or while the server shuts down 503."""
+        """GET /health: 200, or 503 while the server shuts down and where it is broken."""
         if self.engine.draining:
             return Json({"status": "shutting down"}, 503)
+        if not self.engine.alive:
+            return Json({"status": "the engine has stopped"}, 503)
         return Json({"status": "ok"})
 
     async def prometheus(self, request: Request) -> Response:

@@ -144,6 +144,11 @@ class Engine:
         return self._inside
 
     @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
     def running(self) -> int:
         """How many texts grow."""
         return self._batch.running
@@ -170,7 +175,7 @@ class Engine:
     async def compute(self, work: Callable[[Network], T]) -> T:
         """The result of `work`, which runs in a thread of its own with a network that takes turns with the texts.
 
-        Whoever cancels this frees the place at once; the work ends at its next pass.  Raises Full or Closing, Failed
+        Whoever cancels this frees the place at once; the work ends at its next pass.  Raises Full, Closing, also
         where the engine stops meanwhile, and what `work` raises.
         """
         self._enter(1)
