@@ -29,6 +29,7 @@ from gpt2fast.errors import (
 
 if TYPE_CHECKING:
     from gpt2fast import safetensors
+    from gpt2fast.beam import Beam
     from gpt2fast.config import Config
     from gpt2fast.generation import Generation
     from gpt2fast.language_model import LanguageModel, load
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GPT2",
+    "Beam",
     "Config",
     "DeviceError",
     "DeviceMemoryError",
@@ -62,6 +64,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Beam": "beam",
     "Config": "config",
     "GPT2": "model",
     "Generation": "generation",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from gpt2fast.arguments import whole_number
 from gpt2fast.batch import Drafter
+from gpt2fast.beam import Beam, beam_search
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation import Generation, Prompt, Settings, Step, generate, steps
 from gpt2fast.hub import resolve
@@ -175,6 +176,61 @@ class LanguageModel:
         settings, drafter = self._split(options, 1)
         made = steps(self.model, self.tokenizer, [self._ids(prompt)], settings, drafter=drafter)
         return (step.text for step in made if step.text)
+
+    def beam_search(
+        self,
+        prompt: str | bytes | Prompt,
+        *,
+        num_beams: int = 4,
+        num_return_sequences: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: bool | Literal["never"] = False,
+        max_new_tokens: int | None = 60,
+        min_new_tokens: int = 0,
+        stop: str | Sequence[str] | None = None,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        banned_ids: Sequence[int] = (),
+        overflow: Literal["stop", "error"] = "stop",
+    ) -> list[Beam]:
+        r"""The `num_return_sequences` most probable continuations that a beam search finds, each a `Beam`, best first.
+
+        At every step the `num_beams` most probable texts are kept, so more beams find more probable texts, for as many
+        times the work.  Finished texts are ranked by their log-probability over their number of tokens to the power of
+        `length_penalty`: above 0 it favours long texts, below 0 short ones.  `early_stopping` says when the search
+        ends, once `num_beams` texts are finished: False, when those under way look no better as they are; True, at
+        once; "never", when none can become better.  The other options are those of `generate`.  All is as in Hugging
+        Face's `generate(num_beams=…, do_sample=False)`.
+
+        Raises InputError or InputTypeError, naming the argument, before anything is computed; InputError, too, where
+        the model's logits are not finite or every token is banned.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> for beam in lm.beam_search("Once upon a time", num_return_sequences=2, max_new_tokens=8):
+        ...     print(f"{beam.log_likelihood:.2f} {beam.text!r}")
+        -11.05 '.\n\n"What is the matter'
+        -11.40 '.\n\n"What is it?"'
+        """
+        settings = Settings(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            stop=stop,
+            repetition_penalty=repetition_penalty,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            banned_ids=banned_ids,
+            overflow=overflow,
+        )
+        return beam_search(
+            self.model,
+            self.tokenizer,
+            self._ids(prompt),
+            settings,
+            num_beams=num_beams,
+            num_return_sequences=num_return_sequences,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+        )
 
     def score(self, text: str | bytes, *, context: str | bytes = "", stride: int | None = None) -> Score:
         """How probable `text` is, token by token: a `Score` with ids, character spans, log-probabilities, ranks and
