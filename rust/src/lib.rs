@@ -5,6 +5,7 @@
 //! [`vocabulary`]; [`batch`] does so for many texts on many threads, and [`decoder`] goes back. [`jsonl`] reads the texts of corpora.
 
 pub mod batch;
+pub mod classify;
 pub mod decoder;
 pub mod encoder;
 pub mod jsonl;
