@@ -235,6 +235,7 @@ class Job:
             self.outputs.restore(progress["outputs"], finished=self.finished)
             self.counts = Counts(**progress["counts"])
             self.cursor = progress["cursor"]
+        self._published = progress["published"] if self.finished else None
         self._stale: list[str] = progress["stale"] if self.finished else self._existing()
 
     @property
@@ -257,6 +258,9 @@ class Job:
         if not self._resumable and not finished:
             return
         self.outputs.finish() if finished else self.outputs.sync()
+        self._save(cursor, finished)
+
+    def _save(self, cursor: Any, finished: bool) -> None:
         self.work.save(
             {
                 "cursor": cursor,
@@ -265,11 +269,15 @@ class Job:
                 "counts": asdict(self.counts),
                 "on_error": self._on_error,
                 "stale": self._stale,
+                "published": self._published,
             }
         )
 
     def publish(self) -> list[tuple[str, int]]:
         """Give the outputs their final names, remove what they replace, and what was kept for going on."""
+        if self._published is not None:  # by a run that ended while it cleared up
+            self.work.clear(done=True)
+            return [(path, tokens) for path, tokens in self._published]
         files = self.outputs.publish()
         sync_directory(self.plan.target.directory)
         names = {path for path, _ in files}
@@ -277,7 +285,9 @@ class Job:
             if path not in names:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
-        self.work.clear()
+        self._published = files
+        self._save(None, True)
+        self.work.clear(done=True)
         return files
 
 

@@ -64,10 +64,10 @@ class WorkDirectory:
         """Write how far the job has come."""
         self._write(_PROGRESS, progress)
 
-    def clear(self) -> None:
-        """Remove everything but the lock, the progress first."""
-        names = sorted(os.listdir(self.path), key=lambda name: (name != _PROGRESS, name))
-        for name in names:
+    def clear(self, *, done: bool = False) -> None:
+        """Remove everything but the lock: first the progress, without which nothing goes on; last, when all is done."""
+        rank = {_PROGRESS: 1 if done else -1, _JOB: 2}
+        for name in sorted(os.listdir(self.path), key=lambda name: (rank.get(name, 0), name)):
             if name != _LOCK:
                 path = self.file(name)
                 shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)

@@ -107,7 +107,7 @@ impl Texts {
         let mut text = json.deserialize_map(Line(field)).and_then(|text| json.end().map(|()| text));
         // Strings taken as bytes may hold control characters, which JSON has as escapes only.
         if line.trim_ascii_end().iter().any(u8::is_ascii_control) {
-            text = serde_json::from_slice(line).and_then(|IgnoredAny| text);
+            text = serde_json::from_slice::<IgnoredAny>(line).and(text);
         }
         match text {
             Ok(Some(text)) => {

@@ -433,6 +433,9 @@ fn py_last_cut(text: &Bound<'_, PyAny>) -> PyResult<usize> {
     Ok(last_cut(Text::new(text)?.bytes()?))
 }
 
+/// Lines by their number from 0, and what is wrong with them.
+type BadLines = Vec<(usize, String)>;
+
 /// The texts that a field holds in JSON lines: their bytes, their spans, the bad lines (number from 0, why), and how
 /// many lines were mended.
 #[pyfunction]
@@ -442,7 +445,7 @@ fn read_jsonl(
     field: &str,
     mend: bool,
     num_threads: usize,
-) -> PyResult<(Buffer, Buffer, Vec<(usize, String)>, usize)> {
+) -> PyResult<(Buffer, Buffer, BadLines, usize)> {
     let block = Text::new(block)?;
     let bytes = block.bytes()?;
     let texts = py.detach(|| jsonl::read(bytes, field, mend, num_threads));
