@@ -24,6 +24,7 @@ FLOORS = [
     {
         "generation",
         "batch",
+        "beam",
         "speculation",
         "continuation",
         "settings",

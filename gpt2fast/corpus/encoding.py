@@ -51,7 +51,7 @@ def goes_to_val(beginning: bytes | memoryview, fraction: float, seed: int) -> bo
     big-endian number, against `fraction` times 2**64): the same document goes the same way in any corpus and order.
 
     >>> goes_to_val(b"Once upon a time", 0.5, seed=0), goes_to_val(b"Once upon a time", 0.5, seed=2)
-    (False, True)
+    (True, True)
     """
     digest = hashlib.blake2b(beginning[:HASHED_BYTES], digest_size=8, key=str(seed).encode()).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
