@@ -148,6 +148,7 @@ class CpuBackend:
     dtype: str = "float32"
     gemm: str = "panel"
     num_threads: int = 1
+    cache_dtype: str = "float32"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -157,6 +158,8 @@ class CpuBackend:
             raise InputError(f"gemm is {self.gemm!r}; expected 'panel' or 'blas'")
         if self.gemm == "blas" and self.dtype != "float32":
             raise InputError(f"gemm is 'blas' and dtype {self.dtype!r}; BLAS multiplies float32 only")
+        if self.cache_dtype not in ("float32", "bfloat16"):
+            raise InputError(f"cache_dtype is {self.cache_dtype!r}; expected 'float32' or 'bfloat16'")
 
     def with_dtype(self, dtype: str) -> CpuBackend:
         """The backend for another dtype; its matrices are panels, the only layout that has them all."""
@@ -188,19 +191,21 @@ class CpuBackend:
         return Transformer(**parts)
 
     def new_cache(self, **sizes: int) -> KVCache:
-        return KVCache(**sizes)
+        return KVCache(**sizes, dtype=self.cache_dtype)
 
 
-def open_backend(device: str, *, dtype: str, gemm: str, num_threads: int) -> Backend:
+def open_backend(device: str, *, dtype: str, gemm: str, num_threads: int, cache_dtype: str | None = None) -> Backend:
     """The backend of "cpu", "cuda" or "cuda:1".
 
     Raises InputError for what is none of these and for options that the device does not have; of a GPU also
     MissingDependencyError, which names the extra that brings CuPy, and DeviceError, which says what was found.
     """
     if device == "cpu":
-        return CpuBackend(dtype, gemm, num_threads)
+        return CpuBackend(dtype, gemm, num_threads, cache_dtype or "float32")
     if not isinstance(device, str) or device.partition(":")[0] != "cuda":
         raise InputError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:' and a number")
+    if cache_dtype not in (None, dtype):
+        raise InputError(f"cache_dtype is {cache_dtype!r}; on a GPU the cache is kept as the weights are, {dtype!r}")
     from gpt2fast.cuda.backend import CudaBackend
 
     return CudaBackend.open(device, dtype=dtype, gemm=gemm)

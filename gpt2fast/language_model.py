@@ -59,6 +59,7 @@ def load(
     device: str = "cpu",
     num_threads: int | None = None,
     gemm: str = "panel",
+    cache_dtype: str | None = None,
 ) -> LanguageModel:
     """The language model of that name.
 
@@ -75,7 +76,9 @@ def load(
     """
     directory = resolve(name_or_path)
     tokenizer = Tokenizer.from_pretrained(directory)  # the quick half first: damage there is told at once
-    model = GPT2.from_pretrained(directory, dtype=dtype, device=device, num_threads=num_threads, gemm=gemm)
+    model = GPT2.from_pretrained(
+        directory, dtype=dtype, device=device, num_threads=num_threads, gemm=gemm, cache_dtype=cache_dtype
+    )
     return LanguageModel(model, tokenizer)
 
 

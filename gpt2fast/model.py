@@ -58,6 +58,9 @@ class GPT2:
     and `gpt2fast[cuda13x]` bring.  There `dtype` is "float32", "float16" or "bfloat16", cuBLAS multiplies, and results
     may differ in the last digits from one call to the next.
 
+    `cache_dtype="bfloat16"` keeps the keys and values of texts in half the memory, and so reads long texts' sooner, at
+    the price of some digits; "float32" is the default on a CPU, and a GPU's cache is kept as its weights are.
+
     On a CPU with `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut
     into calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies
     with SciPy's BLAS instead: no repacking at load, and results that differ in the last digits from one call to the
@@ -98,6 +101,7 @@ class GPT2:
         device: str = "cpu",
         num_threads: int | None = None,
         gemm: str = "panel",
+        cache_dtype: str | None = None,
     ) -> GPT2:
         """The model in `directory`: config.json with model.safetensors, or its shards and their index.
 
@@ -108,7 +112,7 @@ class GPT2:
         it cannot be used, and DeviceMemoryError where the weights do not fit, with none of them left there.
         """
         threads = resolve_num_threads(num_threads)
-        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads)
+        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads, cache_dtype=cache_dtype)
         with Checkpoint(directory) as checkpoint:
             if checkpoint.packed and backend.gemm != "panel":
                 raise InputError(f"{directory}: the weights are packed; gemm={backend.gemm!r} reads ordinary ones")
@@ -127,13 +131,14 @@ class GPT2:
         device: str = "cpu",
         num_threads: int | None = None,
         gemm: str = "panel",
+        cache_dtype: str | None = None,
     ) -> GPT2:
         """The model made of arrays in memory, by their published names (`wte.weight`, `h.0.ln_1.bias` …).
 
         Raises InputError that names every array that is missing, unknown or of another shape.
         """
         threads = resolve_num_threads(num_threads)
-        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads)
+        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads, cache_dtype=cache_dtype)
         return cls._load(Arrays(config, tensors), backend, threads)
 
     @classmethod

@@ -67,15 +67,22 @@ def quantise(x):
     return seen
 
 
-def attention(qkv, n_head, scale):
+def bfloat16(x):
+    """Rounded to the nearest number with 8 significant bits, as float64."""
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+def attention(qkv, n_head, scale, kept=np.asarray):
     T, width = qkv.shape  # [T, 3E]
+    qkv = np.concatenate([qkv[:, : width // 3], kept(qkv[:, width // 3 :])], axis=1)  # keys and values as in the cache
     q, k, v = (part.reshape(T, n_head, -1).swapaxes(0, 1) for part in np.split(qkv, 3, axis=-1))  # each [H, T, E/H]
     scores = q @ k.swapaxes(1, 2) * scale  # [H, T, T]
     scores = np.where(np.tril(np.ones((T, T), bool)), scores, -np.inf)
     return (softmax(scores) @ v).swapaxes(0, 1).reshape(T, width // 3)  # [T, E]
 
 
-def residuals(ids, config, tensors):
+def residuals(ids, config, tensors, kept=np.asarray):
     """What flows between the halves of layers for ids [T]: 2 n_layer + 2 arrays [T, E], the embeddings, the sums after
     each attention and each MLP, and the final hidden states.  Takes a gpt2fast.Config and tensors under bare names."""
     w = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
@@ -91,7 +98,7 @@ def residuals(ids, config, tensors):
     stages = [x]
     for i in range(config.n_layer):
         h = product(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn")  # [T, 3E]
-        x = x + product(attention(h, config.n_head, config.attention_scale(i)), f"h.{i}.attn.c_proj")
+        x = x + product(attention(h, config.n_head, config.attention_scale(i), kept), f"h.{i}.attn.c_proj")
         stages.append(x)
         h = product(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc", config.activation_function)  # [T, n_inner]
         x = x + product(h, f"h.{i}.mlp.c_proj")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import reference_model
 import seeded
 from hypothesis import given
 from hypothesis import strategies as some
@@ -55,6 +56,27 @@ def test_rows_behave_as_if_they_were_separate(steps):
             texts[row] += new
             np.testing.assert_array_equal(model.extend(cache, [row], [new])[0], model(texts[row])[-1])
         assert cache.lengths.tolist() == [len(text) for text in texts]
+
+
+def test_a_cache_of_bfloat16_rounds_keys_and_values_and_nothing_else():
+    # Heads of 20, which no vector divides.
+    config = Config(vocab_size=97, n_ctx=40, n_embd=60, n_layer=1, n_head=3)
+    tensors = seeded.tensors(config)
+    ids = np.arange(40) * 7 % 97
+    half = GPT2.from_tensors(config, tensors, cache_dtype="bfloat16")
+    found = half.hidden_states(ids)
+    twin = reference_model.residuals(ids, config, tensors, kept=reference_model.bfloat16)[-1]
+    exact = reference_model.residuals(ids, config, tensors)[-1]
+    np.testing.assert_allclose(found, twin, rtol=0, atol=1e-5)
+    assert np.abs(found - exact).max() > 1e-4
+    whole = GPT2.from_tensors(config, tensors)
+    caches = [model.new_cache() for model in (half, whole)]
+    for model, cache in zip((half, whole), caches, strict=True):
+        model(ids, cache)
+    assert caches[0].nbytes * 2 == caches[1].nbytes
+    for options, words in (({"cache_dtype": "int8"}, "cache_dtype is 'int8'; expected 'float32' or 'bfloat16'"),):
+        with pytest.raises(InputError, match=words):
+            GPT2.from_tensors(config, tensors, **options)
 
 
 def test_memory_comes_with_tokens_and_is_shared(model):

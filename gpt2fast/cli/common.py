@@ -57,6 +57,11 @@ def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
         help="how weights are kept: smaller is faster and less exact; float16 on cuda only, which has neither int8 nor "
         f"int4 (default: {dtype})",
     )
+    parser.add_argument(
+        "--cache-dtype",
+        choices=["float32", "bfloat16"],
+        help="how what was read is kept: bfloat16 takes half the memory and is less exact (default on cpu: float32)",
+    )
     parser.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: the processors there are)")
 
@@ -97,7 +102,13 @@ def load(options: argparse.Namespace) -> LanguageModel:
     """The model that the options name."""
     from gpt2fast.language_model import load
 
-    return load(options.model, dtype=options.dtype, device=options.device, num_threads=options.threads)
+    return load(
+        options.model,
+        dtype=options.dtype,
+        device=options.device,
+        num_threads=options.threads,
+        cache_dtype=options.cache_dtype,
+    )
 
 
 def tokenizer(name: str) -> Tokenizer:

@@ -7,14 +7,18 @@ import numpy.typing as npt
 
 @final
 class KVCache:
-    """Keys and values of up to `capacity` tokens for each of `batch` rows.  Memory is taken as tokens come."""
+    """Keys and values of up to `capacity` tokens for each of `batch` rows, as "float32" or, in half the memory and less
+    exactly, "bfloat16".  Memory is taken as tokens come."""
 
     batch: int
     capacity: int
     n_layer: int
     n_head: int
     head_dim: int
-    def __init__(self, *, n_layer: int, n_head: int, head_dim: int, batch: int, capacity: int) -> None: ...
+    half: bool
+    def __init__(
+        self, *, n_layer: int, n_head: int, head_dim: int, batch: int, capacity: int, dtype: str = "float32"
+    ) -> None: ...
     @property
     def lengths(self) -> npt.NDArray[np.int64]: ...
     @property

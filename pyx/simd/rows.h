@@ -62,11 +62,12 @@ typedef struct {
     gf_panel_quantised panel_int8, panel_int4;
 
     /* Causal attention of `rows` successive positions of one head, the first at `position`, over a cache in blocks of
-       GF_BLOCK positions: at blocks[i] + keys lie [head_dim][GF_BLOCK] keys, at blocks[i] + values [GF_BLOCK][ld_values]
-       values, ld_values being head_dim rounded up to 16.  scores is scratch: 4 rows of whole blocks. */
-    void (*attend)(const float *q, int64_t ldq, int64_t rows, int64_t position, const float *const *blocks, int64_t keys,
-                   int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores, float *out,
-                   int64_t ldo);
+       GF_BLOCK positions: in each block lie, from number `keys` on, [head_dim][GF_BLOCK] keys, and from number `values`
+       on [GF_BLOCK][ld_values] values, ld_values being head_dim rounded up to 16.  The numbers are float32, with `half`
+       bfloat16.  scores is scratch: 4 rows of whole blocks. */
+    void (*attend)(int half, const float *q, int64_t ldq, int64_t rows, int64_t position, const void *const *blocks,
+                   int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores,
+                   float *out, int64_t ldo);
 } gf_rows;
 
 extern const gf_rows gf_rows_baseline;

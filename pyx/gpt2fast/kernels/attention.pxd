@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 
 # Successive new tokens of one cache row.
 cdef struct Segment:
-    float **blocks       # of the cache row
+    void **blocks        # of the cache row
     int64_t position     # of the first new token
     int64_t first        # its row among the activations
     int64_t count
@@ -21,9 +21,10 @@ cdef struct Heads:
     int64_t n_head
     int64_t head_dim
     int64_t ld_values
-    int64_t head_floats    # from one head to the next in a block
+    int64_t head_size      # numbers, from one head to the next in a block
     int64_t layer_offset   # of the layer's first head in a block
     float scale
+    bint half              # the cache's numbers are bfloat16
 
 cdef void attention(const Heads *heads, const Segment *segments, int64_t n_segments, const Tile *tiles,
                     int64_t n_tiles, const float *qkv, int64_t ld_qkv, float *out, int64_t ldo, float *scratch,

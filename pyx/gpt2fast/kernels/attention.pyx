@@ -1,8 +1,9 @@
 """Causal self-attention (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762) of new tokens over the cache."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memcpy
 
 from gpt2fast.kernels.cpu cimport GF_BLOCK, parallel_for, rows
+from gpt2fast.kernels.packing cimport to_bfloat16
 
 
 cdef struct Job:
@@ -27,19 +28,29 @@ cdef void _store(void *context, int64_t begin, int64_t end, int thread) noexcept
     cdef int64_t h, s, i, d, at
     cdef const Segment *segment
     cdef const float *key
-    cdef float *to
+    cdef const float *value
+    cdef float *floats
+    cdef uint16_t *halves
+    cdef int64_t keys, values
     for h in range(begin, end):
+        keys = heads.layer_offset + h * heads.head_size
         for s in range(job.n_segments):
             segment = &job.segments[s]
             for i in range(segment.count):
                 at = segment.position + i
                 key = job.qkv + (segment.first + i) * job.ld_qkv + width + h * heads.head_dim
-                to = segment.blocks[at // GF_BLOCK] + heads.layer_offset + h * heads.head_floats
+                value = key + width
+                floats, halves = <float *> segment.blocks[at // GF_BLOCK], <uint16_t *> segment.blocks[at // GF_BLOCK]
                 at = at % GF_BLOCK
-                for d in range(heads.head_dim):
-                    to[d * GF_BLOCK + at] = key[d]
-                to += GF_BLOCK * heads.head_dim + at * heads.ld_values
-                memcpy(to, key + width, <size_t> heads.head_dim * sizeof(float))
+                values = keys + GF_BLOCK * heads.head_dim + at * heads.ld_values
+                if heads.half:
+                    for d in range(heads.head_dim):
+                        halves[keys + d * GF_BLOCK + at] = to_bfloat16(key[d])
+                        halves[values + d] = to_bfloat16(value[d])
+                else:
+                    for d in range(heads.head_dim):
+                        floats[keys + d * GF_BLOCK + at] = key[d]
+                    memcpy(floats + values, value, <size_t> heads.head_dim * sizeof(float))
 
 
 cdef void _attend(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
@@ -55,9 +66,9 @@ cdef void _attend(void *context, int64_t begin, int64_t end, int thread) noexcep
         tile = &job.tiles[job.n_tiles - 1 - index % job.n_tiles]
         segment = &job.segments[tile.segment]
         first = segment.first + tile.start
-        keys = heads.layer_offset + h * heads.head_floats
-        rows.attend(job.qkv + first * job.ld_qkv + h * heads.head_dim, job.ld_qkv, tile.count,
-                    segment.position + tile.start, <const float *const *> segment.blocks, keys,
+        keys = heads.layer_offset + h * heads.head_size
+        rows.attend(heads.half, job.qkv + first * job.ld_qkv + h * heads.head_dim, job.ld_qkv, tile.count,
+                    segment.position + tile.start, <const void *const *> segment.blocks, keys,
                     keys + GF_BLOCK * heads.head_dim, heads.head_dim, heads.ld_values, heads.scale,
                     job.scratch + thread * job.scratch_stride, job.out + first * job.ldo + h * heads.head_dim, job.ldo)
 

@@ -15,28 +15,33 @@ from gpt2fast.errors import InputError
 
 
 cdef class KVCache:
-    """Keys and values of up to `capacity` tokens for each of `batch` rows.  Memory is taken as tokens come."""
+    """Keys and values of up to `capacity` tokens for each of `batch` rows, as "float32" or, in half the memory and less
+    exactly, "bfloat16".  Memory is taken as tokens come."""
 
-    def __init__(self, *, int64_t n_layer, int64_t n_head, int64_t head_dim, int64_t batch, int64_t capacity):
+    def __init__(self, *, int64_t n_layer, int64_t n_head, int64_t head_dim, int64_t batch, int64_t capacity,
+                 str dtype="float32"):
         if batch < 1:
             raise InputError(f"batch is {batch}; a cache needs at least one row")
         if capacity < 1:
             raise InputError(f"capacity is {capacity}; a cache needs room for at least one token")
+        if dtype not in ("float32", "bfloat16"):
+            raise InputError(f"the cache's dtype is {dtype!r}; expected 'float32' or 'bfloat16'")
         if self.data != NULL:
             raise TypeError("a KVCache cannot be initialised twice")
         self.n_layer, self.n_head, self.head_dim, self.batch, self.capacity = n_layer, n_head, head_dim, batch, capacity
         self.ld_values = (head_dim + 15) // 16 * 16
-        self.head_floats = GF_BLOCK * (head_dim + self.ld_values)
-        self.block_floats = n_layer * n_head * self.head_floats
+        self.half = dtype == "bfloat16"
+        self.head_size = GF_BLOCK * (head_dim + self.ld_values)
+        self.block_bytes = n_layer * n_head * self.head_size * (2 if self.half else 4)
         self.blocks_per_row = (capacity + GF_BLOCK - 1) // GF_BLOCK
         self.free = []
-        self.size = <size_t> (batch * self.blocks_per_row * self.block_floats) * sizeof(float)
-        self.tables = <float **> calloc(batch * self.blocks_per_row, sizeof(float *))
+        self.size = <size_t> (batch * self.blocks_per_row * self.block_bytes)
+        self.tables = <void **> calloc(batch * self.blocks_per_row, sizeof(void *))
         self.row_lengths = <int64_t *> calloc(batch, sizeof(int64_t))
         self.references = <int32_t *> calloc(batch * self.blocks_per_row, sizeof(int32_t))
         if self.tables == NULL or self.row_lengths == NULL or self.references == NULL:
             raise MemoryError(f"no memory for the tables of a cache of {batch} rows of {capacity} tokens")
-        self.data = <float *> allocate(self.size)
+        self.data = <char *> allocate(self.size)
 
     def __dealloc__(self):
         if self.data != NULL:
@@ -53,7 +58,7 @@ cdef class KVCache:
     @property
     def nbytes(self):
         """Bytes of memory that the tokens in the cache occupy now."""
-        return (self.used - len(self.free)) * self.block_floats * sizeof(float)
+        return (self.used - len(self.free)) * self.block_bytes
 
     def truncate(self, int64_t row, int64_t length):
         """Forget the tokens of `row` from position `length` on."""
@@ -66,7 +71,7 @@ cdef class KVCache:
     def copy_row(self, int64_t source, int64_t target):
         """Make row `target` equal to row `source`.  Nothing is copied until one of them grows."""
         cdef int64_t block
-        cdef float *shared
+        cdef void *shared
         self._check_row(source)
         self._check_row(target)
         if source == target:
@@ -75,7 +80,7 @@ cdef class KVCache:
         for block in range((self.row_lengths[source] + GF_BLOCK - 1) // GF_BLOCK):
             shared = self.tables[source * self.blocks_per_row + block]
             self.tables[target * self.blocks_per_row + block] = shared
-            self.references[(shared - self.data) // self.block_floats] += 1
+            self.references[(<char *> shared - self.data) // self.block_bytes] += 1
         self.row_lengths[target] = self.row_lengths[source]
 
     cdef int _check_row(self, int64_t row) except -1:
@@ -83,7 +88,7 @@ cdef class KVCache:
             raise InputError(f"row {row} is not in the cache, which has rows 0 to {self.batch - 1}")
         return 0
 
-    cdef float *_take_block(self) except NULL:
+    cdef void *_take_block(self) except NULL:
         cdef int64_t index
         if self.free:
             index = self.free.pop()
@@ -93,16 +98,16 @@ cdef class KVCache:
         else:
             raise RuntimeError("the cache has lost count of its blocks")
         self.references[index] = 1
-        return self.data + index * self.block_floats
+        return self.data + index * self.block_bytes
 
     cdef int _drop_blocks(self, int64_t row, int64_t first) except -1:
         """Give up the blocks of `row` from number `first` on."""
-        cdef float **table = self.tables + row * self.blocks_per_row
+        cdef void **table = self.tables + row * self.blocks_per_row
         cdef int64_t block, index
         for block in range(first, self.blocks_per_row):
             if table[block] == NULL:
                 break
-            index = (table[block] - self.data) // self.block_floats
+            index = (<char *> table[block] - self.data) // self.block_bytes
             table[block] = NULL
             self.references[index] -= 1
             if self.references[index] == 0:
@@ -111,8 +116,8 @@ cdef class KVCache:
 
     cdef int reserve(self, int64_t row, int64_t length) except -1:
         """Have blocks of the row's own for its tokens to come, up to `length` in all.  Its length is unchanged."""
-        cdef float **table = self.tables + row * self.blocks_per_row
-        cdef float *fresh
+        cdef void **table = self.tables + row * self.blocks_per_row
+        cdef void *fresh
         cdef int64_t index, block = self.row_lengths[row] // GF_BLOCK
         self._check_row(row)
         if length > self.capacity:
@@ -121,10 +126,10 @@ cdef class KVCache:
                 f"the limit is {self.capacity}"
             )
         if self.row_lengths[row] % GF_BLOCK and table[block] != NULL:
-            index = (table[block] - self.data) // self.block_floats
+            index = (<char *> table[block] - self.data) // self.block_bytes
             if self.references[index] > 1:  # another row's too: write into a copy
                 fresh = self._take_block()
-                memcpy(fresh, table[block], <size_t> self.block_floats * sizeof(float))
+                memcpy(fresh, table[block], <size_t> self.block_bytes)
                 self.references[index] -= 1
                 table[block] = fresh
         for block in range(block, (length + GF_BLOCK - 1) // GF_BLOCK):

@@ -1,5 +1,6 @@
 # Weights into panels, and one output back.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.string cimport memcpy
 
 # How a weight of k inputs and n outputs lies in memory.
 cdef enum Layout:
@@ -24,3 +25,11 @@ cdef struct Packing:
 cdef int64_t panel_bytes(Layout layout, int64_t k) noexcept nogil
 cdef void pack_panel(Packing *job, int64_t p) noexcept nogil
 cdef void unpack_column(Layout layout, const void *panels, int64_t k, int64_t column, float *out) noexcept nogil
+
+cdef inline uint16_t to_bfloat16(float value) noexcept nogil:
+    # To nearest, ties to even; NaN stays NaN.
+    cdef uint32_t bits
+    memcpy(&bits, &value, 4)
+    if value != value:
+        return <uint16_t> (bits >> 16 | 0x40)
+    return <uint16_t> ((bits + 0x7fff + (bits >> 16 & 1)) >> 16)

@@ -18,15 +18,6 @@ cdef int64_t panel_bytes(Layout layout, int64_t k) noexcept nogil:
     return groups * (GF_GROUP * GF_PANEL // 2 + 4 * GF_PANEL)
 
 
-cdef inline uint16_t _to_bfloat16(float value) noexcept nogil:
-    # To nearest, ties to even; NaN stays NaN.
-    cdef uint32_t bits
-    memcpy(&bits, &value, 4)
-    if value != value:
-        return <uint16_t> (bits >> 16 | 0x40)
-    return <uint16_t> ((bits + 0x7fff + (bits >> 16 & 1)) >> 16)
-
-
 cdef void _pack_group(const float *values, int bits, int column, uint8_t *group) noexcept nogil:
     # The codes of one output of a group, and its scale behind all codes.
     cdef int8_t codes[GF_GROUP]
@@ -67,7 +58,7 @@ cdef void pack_panel(Packing *job, int64_t p) noexcept nogil:
         for i in range(k):
             for c in range(columns):
                 source = job.source + ((first + c) * k if job.by_output else first + c)
-                halves[(i // 2 * GF_PANEL + c) * 2 + i % 2] = _to_bfloat16(source[i * step])
+                halves[(i // 2 * GF_PANEL + c) * 2 + i % 2] = to_bfloat16(source[i * step])
         return
     bits = 8 if job.layout == PANEL_INT8 else 4
     size = panel_bytes(job.layout, GF_GROUP)

@@ -198,7 +198,7 @@ cdef class Transformer:
 
         cdef Heads heads
         heads.n_head, heads.head_dim, heads.ld_values = self.n_head, cache.head_dim, cache.ld_values
-        heads.head_floats = cache.head_floats
+        heads.head_size, heads.half = cache.head_size, cache.half
         space.wanted, space.n_wanted = &wanted[0] if w > 0 else NULL, w
         space.stages, space.n_stages = &looked_at[0] if n_stages > 0 else NULL, n_stages if w > 0 else 0
         space.seen = &out[0, 0] if space.n_stages > 0 else NULL
@@ -231,7 +231,7 @@ cdef class Transformer:
         self._look(space, 0)
         for i in range(n_layer):
             block = &self.blocks[i]
-            heads.layer_offset = i * self.n_head * heads.head_floats
+            heads.layer_offset = i * self.n_head * heads.head_size
             heads.scale = block.scale
             layer_norm(&block.ln_1, x, ld, m, h, ld, num_threads)
             linear(&block.c_attn, h, ld, m, 0, 0, space.qkv, ld_qkv, space.scratch, num_threads)
