@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
     from gpt2fast.tokenizer import Tokenizer
 
+#: Bad lines that are told of one by one; of more there is only the count.
+_TOLD = 5
+
 Run = Callable[[argparse.Namespace], None]
 
 
@@ -148,3 +151,17 @@ def read(file: str) -> bytes:
 def text(options: argparse.Namespace, file: str) -> bytes:
     """The bytes of --text, as the shell passed them, whatever the locale; else the file's."""
     return read(file) if options.text is None else os.fsencode(options.text)
+
+
+def tell_skipped() -> Callable[[str], None]:
+    """A function that tells on standard error of bad lines that are skipped, the first few of them."""
+    count = 0
+
+    def tell(message: str) -> None:
+        nonlocal count
+        count += 1
+        if count <= _TOLD:
+            more = "; further ones are counted only" if count == _TOLD else ""
+            print(f"skipped: {' '.join(message.split())}{more}", file=sys.stderr)
+
+    return tell

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from gpt2fast.cli import common
+from gpt2fast.errors import InputError
 
 
 def add_to(commands: Any) -> None:
@@ -16,13 +17,18 @@ def add_to(commands: Any) -> None:
         commands,
         "score",
         _score_command,
-        "how probable a text is, token by token",
-        "Write a table with the log-probability, surprisal in bits, rank and entropy in bits of each token; the "
-        "perplexity goes to standard error.  The first token comes after end-of-text, or after the context.",
+        "how probable texts are, token by token or document by document",
+        "Write a table with the log-probability, surprisal in bits, rank and entropy in bits of each token of a text; "
+        "the perplexity goes to standard error.  With -o, write a table of documents instead: of text files, JSON "
+        "lines and Parquet, each also with .gz or .zst, the tokens, log-likelihood, perplexity and bits per byte of "
+        "each document.  The first token comes after end-of-text, or after the context.",
+        "Examples: gpt2fast score --html story.txt > story.html    "
+        "gpt2fast score corpus.jsonl.gz -o scores.parquet --model gpt2 --on-error skip",
     )
     form = score.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a JSON object a line instead of a table")
     form.add_argument("--html", action="store_true", help="a page that shows the text, coloured by surprisal")
+    form.add_argument("-o", "--output", metavar="OUT", help="a row for each document: a .parquet, .jsonl or .tsv file")
     score.add_argument("--context", default="", metavar="TEXT", help="a text that is read before, and not scored")
     score.add_argument(
         "--stride",
@@ -30,20 +36,51 @@ def add_to(commands: Any) -> None:
         metavar="N",
         help="a text beyond the model's context is read in windows, each N tokens on (default: half the context)",
     )
-    score.add_argument("--quiet", action="store_true", help="no perplexity on standard error")
     common.add_model(score)
     common.add_text(score).add_argument(
-        "file", nargs="?", default="-", metavar="FILE", help="- is standard input (default)"
+        "files", nargs="*", default=["-"], metavar="FILE", help="- is standard input (default); several only with -o"
     )
+    documents = score.add_argument_group("with -o")
+    documents.add_argument("--field", metavar="NAME", help="the field or column that holds the text (default: text)")
+    documents.add_argument("--separator", metavar="LINE", help="the line between documents of a text file")
+    documents.add_argument(
+        "--input-format", metavar="KIND", help="what to read, where names don't tell: txt, jsonl or parquet, also .gz"
+    )
+    documents.add_argument(
+        "--on-error",
+        choices=["error", "skip", "replace"],
+        help="bad lines: stop with file and line, skip and count them, or first make U+FFFD of what is no UTF-8 "
+        "(default: error)",
+    )
+    documents.add_argument(
+        "--tokens", action="store_true", help="lists of ids, log-probabilities, ranks, entropies, too"
+    )
+    documents.add_argument("--with-text", action="store_true", help="the text, too")
+    bar = score.add_mutually_exclusive_group()
+    bar.add_argument(
+        "--progress", action="store_true", default=None, help="a progress bar also where there is no terminal"
+    )
+    bar.add_argument("--quiet", action="store_true", help="neither progress nor summary on standard error")
 
 
 def _score_command(options: argparse.Namespace) -> None:
-    text = common.text(options, options.file)
+    if options.output is not None:
+        _score_documents(options)
+        return
+    for name in ("field", "separator", "input_format", "on_error", "tokens", "with_text", "progress"):
+        if getattr(options, name):
+            raise InputError(
+                f"--{name.replace('_', '-')} is for documents, which -o OUT scores; without it, it has no use"
+            )
+    if len(options.files) > 1:
+        raise InputError(f"there are {len(options.files)} files; one is scored by token, several with -o OUT")
+    (file,) = options.files
+    text = common.text(options, file)
     from gpt2fast import score_report as report
 
     lm = common.load(options)
     score = lm.score(_as_str(text), context=os.fsencode(options.context), stride=options.stride)
-    name = "standard input" if options.file == "-" else options.file
+    name = "standard input" if file == "-" else file
     if options.html:
         page = report.render_html(score, f"{'text' if options.text is not None else name} under {options.model}")
     else:
@@ -52,6 +89,37 @@ def _score_command(options: argparse.Namespace) -> None:
     if not options.quiet:
         common.stdout().flush()
         print(f"[{report.render_summary(score)}]", file=sys.stderr)
+
+
+def _score_documents(options: argparse.Namespace) -> None:
+    if options.text is not None:
+        raise InputError("--text is one text; -o OUT scores the documents of files")
+    from gpt2fast.corpus.scores import score_files
+
+    summary = score_files(
+        options.files,
+        options.output,
+        common.load(options),
+        field=options.field or "text",
+        input_format=options.input_format,
+        separator=options.separator,
+        context=os.fsencode(options.context),
+        stride=options.stride,
+        tokens=options.tokens,
+        text=options.with_text,
+        on_error=options.on_error or "error",
+        on_skip=None if options.quiet else common.tell_skipped(),
+        progress=False if options.quiet else options.progress,
+    )
+    if not options.quiet:
+        rate = summary.tokens / max(summary.seconds, 1e-9)
+        skipped = f", {summary.skipped:,} bad lines or documents skipped" if summary.skipped else ""
+        print(
+            f"[{summary.documents:,} documents, {summary.tokens:,} tokens in {summary.seconds:.1f} s, "
+            f"{rate:,.0f} tokens/s{skipped}]\n"
+            f"[perplexity {summary.perplexity:.2f}, {summary.bits_per_byte:.3f} bits per byte over all]",
+            file=sys.stderr,
+        )
 
 
 def _as_str(text: bytes) -> str | bytes:

@@ -11,9 +11,6 @@ from gpt2fast.cli import common
 if TYPE_CHECKING:
     from gpt2fast.corpus import Summary
 
-#: Bad lines that are told of one by one; of more there is only the count.
-_TOLD = 5
-
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
@@ -95,15 +92,6 @@ def add_to(commands: Any) -> None:
 def _tokenize(options: argparse.Namespace) -> None:
     from gpt2fast.corpus import tokenize_files
 
-    told = 0
-
-    def tell(message: str) -> None:
-        nonlocal told
-        told += 1
-        if told <= _TOLD and not options.quiet:
-            more = "; further ones are counted only" if told == _TOLD else ""
-            print(f"skipped: {' '.join(message.split())}{more}", file=sys.stderr)
-
     summary = tokenize_files(
         options.files,
         options.output,
@@ -117,7 +105,7 @@ def _tokenize(options: argparse.Namespace) -> None:
         seed=options.seed,
         shard_tokens=options.shard_tokens,
         on_error=options.on_error,
-        on_skip=tell,
+        on_skip=None if options.quiet else common.tell_skipped(),
         num_threads=options.threads,
         progress=False if options.quiet else options.progress,
         overwrite=options.overwrite,

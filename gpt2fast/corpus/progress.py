@@ -42,8 +42,9 @@ class ProgressBar:
             return
         self._tokens += new_tokens
         seconds = self._bar.format_dict["elapsed"]
-        rate = f"{self._tokens / seconds / 1e6:.1f}M/s" if seconds > 0 else "?"
-        self._bar.set_postfix_str(f"{self._tokens / 1e6:,.1f}M tokens, {rate}", refresh=False)
+        shown = self._bar.format_sizeof
+        rate = f"{shown(self._tokens / seconds)}/s" if seconds > 0 else "?"
+        self._bar.set_postfix_str(f"{shown(self._tokens)} tokens, {rate}", refresh=False)
         self._bar.update(done - self._bar.n)
 
     def __exit__(

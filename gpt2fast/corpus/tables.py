@@ -1,0 +1,130 @@
+"""Tables of values, written row by row: Parquet, JSON lines or TSV, as the file's name says."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from gpt2fast.corpus.dependencies import pyarrow_parquet
+from gpt2fast.errors import InputError, InputTypeError
+
+__all__ = ["Column", "table_of"]
+
+#: Values of a group of rows in Parquet: enough that reading one column is quick, few enough to be held in memory.
+_GROUP_VALUES = 1 << 20
+
+Write = Callable[[Sequence[Sequence[Any]]], None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, and the type of its values, str, int or float, or of lists of them."""
+
+    name: str
+    type: type
+    is_list: bool = False
+
+
+def table_of(
+    path: str | os.PathLike[str], columns: Sequence[Column]
+) -> Callable[[BinaryIO], AbstractContextManager[Write]]:
+    """How a table is written to the file of that name: called with the open file, it gives, in a `with` block, a
+    function that writes rows.
+
+    Floats that are no numbers are null, or empty in TSV.  Raises InputError where the name tells no format or the
+    format has no lists, MissingDependencyError where the format's library is missing.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputTypeError(f"out is of type {type(path).__name__}; expected str or os.PathLike")
+    name = os.fspath(path)
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix not in _TABLES:
+        raise InputError(f"{name}: what to write is not known by its name; expected {', '.join(_TABLES)}")
+    if suffix == ".tsv" and any(column.is_list for column in columns):
+        raise InputError(f"{name}: TSV has no lists, which tokens need; write .parquet or .jsonl")
+    if suffix == ".parquet":
+        pyarrow_parquet("writing .parquet")
+    return lambda file: _TABLES[suffix](file, columns)
+
+
+@contextmanager
+def _jsonl(file: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
+    names = [column.name for column in columns]
+
+    def write(rows: Sequence[Sequence[Any]]) -> None:
+        for row in rows:
+            line = json.dumps(dict(zip(names, map(_finite, row), strict=True)), ensure_ascii=False)
+            file.write(line.encode() + b"\n")
+
+    yield write
+
+
+@contextmanager
+def _tsv(file: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
+    def write(rows: Sequence[Sequence[Any]]) -> None:
+        for row in rows:
+            file.write("\t".join(map(_field, row)).encode() + b"\n")
+
+    write([[column.name for column in columns]])
+    yield write
+
+
+@contextmanager
+def _parquet(file: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
+    pa, parquet = pyarrow_parquet("writing .parquet")
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    schema = pa.schema(
+        [(column.name, pa.list_(types[column.type]) if column.is_list else types[column.type]) for column in columns]
+    )
+    held: list[list[Any]] = []
+    size = 0
+
+    def flush() -> None:
+        nonlocal size
+        values = zip(*held, strict=True) if held else ([] for _ in columns)
+        arrays = [pa.array(list(column), field.type) for column, field in zip(values, schema, strict=True)]
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        held.clear()
+        size = 0
+
+    def write(rows: Sequence[Sequence[Any]]) -> None:
+        nonlocal size
+        for row in rows:
+            held.append([_finite(value) for value in row])
+            size += sum(len(value) if isinstance(value, (list, str)) else 1 for value in row)
+            if size >= _GROUP_VALUES:
+                flush()
+
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        yield write
+        if held:
+            flush()
+
+
+def _finite(value: Any) -> Any:
+    """The value, with null for what is no finite number."""
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _field(value: Any) -> str:
+    """A value as a field of TSV: one of one line, without tabs."""
+    if isinstance(value, float):
+        return f"{value:.9g}" if math.isfinite(value) else ""
+    if not isinstance(value, str):
+        return str(value)
+    text = value.replace("\\", "\\\\")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+_TABLES: dict[str, Callable[[BinaryIO, Sequence[Column]], AbstractContextManager[Write]]] = {
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+    ".tsv": _tsv,
+}
