@@ -48,6 +48,7 @@ span {{ background: rgb(var(--hot) / var(--s)); border-radius: 2px; print-color-
   :root {{ --hot: 230 90 20; --paper: #fff; --ink: #000; }}
   body {{ font-size: 11pt; max-width: none; margin: 0; }}
   main {{ line-height: 2; }}
+  main span:focus {{ outline: none; }}
   main span::after {{ content: attr(data-bits); font: 6pt system-ui, sans-serif; vertical-align: sub; }}
   main .line::before {{ content: "↵" attr(data-bits); font: 6pt system-ui, sans-serif; opacity: 1; }}
   main .line::after {{ content: none; }}
