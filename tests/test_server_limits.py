@@ -560,6 +560,19 @@ def test_draining_has_an_end(tokenizer: Tokenizer) -> None:
         assert b"[DONE]" not in received
 
 
+def test_a_second_signal_ends_it_at_once(tokenizer: Tokenizer) -> None:
+    slow = ToyModel(n_ctx=10_000, logits=lambda ids, size: (time.sleep(0.001), hashed(ids, size))[1])
+    lm = LanguageModel(slow, tokenizer)  # type: ignore[arg-type]
+    with live(lm, limits=Limits(grace=600)) as server:
+        stream = send(server.port, raw("/v1/completions", {**LONG, "max_tokens": 9000, "stream": True}))
+        assert stream.recv(100).startswith(b"HTTP/1.1 200")
+        server.server.handle_exit(signal.SIGINT, None)
+        eventually(lambda: server.engine.draining)
+        server.server.handle_exit(signal.SIGINT, None)
+        assert b"[DONE]" not in b"".join(iter(lambda: stream.recv(4096), b""))
+        stream.close()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_ends_in_peace(number: int) -> None:

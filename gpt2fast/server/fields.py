@@ -15,7 +15,7 @@ from gpt2fast.errors import Error
 from gpt2fast.server.limits import Limits
 from gpt2fast.server.refusals import Gone, Refusal
 
-__all__ = ["Fields", "read_fields"]
+__all__ = ["Fields", "checked_text", "read_fields", "refused", "wrong_type"]
 
 
 async def read_fields(request: Request, limits: Limits) -> Fields:

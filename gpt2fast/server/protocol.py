@@ -10,11 +10,13 @@ from gpt2fast.arguments import real_number
 from gpt2fast.errors import Error
 from gpt2fast.generation import Settings
 from gpt2fast.language_model import LanguageModel
+from gpt2fast.pairing import shared_vocabulary
 from gpt2fast.server.fields import Fields, checked_text, refused, wrong_type
 from gpt2fast.server.limits import Limits
 from gpt2fast.server.refusals import Refusal
 
-__all__ = ["Completion", "Embedding", "Prompt", "Scoring", "parse_completion", "parse_embedding", "parse_scoring"]
+__all__ = ["Completion", "Embedding", "Prompt", "Scoring"]
+__all__ += ["check_model", "parse_completion", "parse_embedding", "parse_ids", "parse_scoring"]
 
 # Fields of OpenAI's that change no text: who asks, and where it is kept.
 _HARMLESS = ("metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user")
@@ -155,9 +157,10 @@ def parse_ids(value: Any, name: str, lm: LanguageModel) -> list[int]:
     """`value` as token ids of the vocabulary.  Raises a Refusal where it is something else."""
     if not isinstance(value, list):
         raise wrong_type(name, value, "an array of token ids")
+    n_vocab = shared_vocabulary(lm.model, lm.tokenizer)
     for i, item in enumerate(value):
-        if type(item) is not int or not 0 <= item < lm.tokenizer.n_vocab:
-            raise refused(f"{name}[{i}]", f"is {item!r}; expected a token id from 0 to {lm.tokenizer.n_vocab - 1}")
+        if type(item) is not int or not 0 <= item < n_vocab:
+            raise refused(f"{name}[{i}]", f"is {item!r}; expected a token id from 0 to {n_vocab - 1}")
     return value
 
 
@@ -238,7 +241,7 @@ def _logit_bias(value: Any, lm: LanguageModel) -> dict[int, float]:
         raise wrong_type("logit_bias", value, "an object of token ids and numbers")
     if len(value) > _MOST_BIASES:
         raise Refusal(f"logit_bias has {len(value)} ids; expected {_MOST_BIASES} or less", param="logit_bias")
-    n_vocab = min(lm.tokenizer.n_vocab, lm.model.config.vocab_size)
+    n_vocab = shared_vocabulary(lm.model, lm.tokenizer)
     biases = {}
     for key, bias in value.items():
         if not key.isascii() or not key.isdecimal() or len(key) > 9 or int(key) >= n_vocab:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from starlette.responses import Response
 
-__all__ = ["Closing", "Expired", "Failed", "Full", "Gone", "Json", "Refusal"]
+__all__ = ["Closing", "Expired", "Failed", "Full", "Gone", "Json", "Refusal", "to_json"]
 
 # A message may quote what was sent; this much of it is enough to find the place.
 _LONGEST = 500
