@@ -1,8 +1,8 @@
 """The engine: one thread that runs the network, and the event loop's view of it.
 
 The thread owns the batch.  Whatever else needs the network, scoring or embeddings, works in threads of its own, and
-hands each pass of the network to the engine's thread, which runs one between two steps of the batch: neither can hold
-up the other for longer than a pass, and no two passes ever run at the same time.
+hands each pass of the network to the engine's thread, which runs them between the steps of the batch, so that both have
+the same share of the time.  No two passes ever run at once, and none is long.
 
 The event loop counts the places: whoever leaves, finished or not, gives up his at once.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +29,8 @@ from gpt2fast.server.refusals import Closing, Failed, Full, Refusal
 
 __all__ = ["Engine", "Network", "Texts"]
 
+# Tokens of a long text that are read in a pass.
+_SLICE = 128
 # Scorings and embeddings that are worked on at the same time: each holds some logits.
 _WORKERS = 4
 
@@ -83,7 +86,13 @@ class Network:
     def extend(
         self, cache: Any, rows: Sequence[int], ids: Sequence[npt.ArrayLike], wanted: Sequence[int] | None = None
     ) -> Floats:
-        """As the model's."""
+        """As the model's, in several passes where a single row is to read much."""
+        if len(rows) == 1 and wanted is None:
+            array = np.asarray(ids[0])
+            last = max(len(array) - 1, 0) // _SLICE * _SLICE
+            for start in range(0, last, _SLICE):
+                self._turn(partial(self._model.extend, cache, rows, [array[start : start + _SLICE]], [0]))
+            ids = [array[last:]]
         return self._turn(partial(self._model.extend, cache, rows, ids, wanted))
 
     def hidden_states(self, ids: npt.ArrayLike, cache: Any = None) -> Floats:
@@ -260,12 +269,14 @@ class Engine:
     # The thread
 
     def _work(self) -> None:
+        owed = 0.0  # seconds of steps
         while self._alive:
             self._obey(wait=not (self._passes or self._owners))
             if self._owners:
-                self._step()
-            if self._passes:
-                self._pass(*self._passes.popleft())
+                owed -= _timed(self._step)
+            # A pass may take many times as long as a step: the texts get as much time as all else, before the next one.
+            if self._passes and (owed <= 0 or not self._owners):
+                owed = _timed(partial(self._pass, *self._passes.popleft()))
 
     def _obey(self, wait: bool) -> None:
         if wait:
@@ -303,3 +314,10 @@ class Engine:
     def _tell(self, function: Callable[..., object], argument: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
             self._loop.call_soon_threadsafe(function, argument)
+
+
+def _timed(function: Callable[[], object]) -> float:
+    """Call the function; the seconds that it took."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
