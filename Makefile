@@ -86,6 +86,7 @@ fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer or reader
 		target/fuzz/corpus/safetensors
 
 # The package again, under build/sanitize, with its kernels watched: no access outside of memory, no undefined behaviour.
+# The kernels for GPUs are watched as they run on the CPU, once for all levels.
 SANITIZED := tests/test_kernels.py tests/test_cache.py tests/test_invariance.py tests/test_threads.py \
 	tests/test_reference.py
 sanitize: $(VENV)/.installed-test  ## run the kernels' tests at each CPU level under the sanitizers (four minutes to build)
@@ -100,6 +101,10 @@ sanitize: $(VENV)/.installed-test  ## run the kernels' tests at each CPU level u
 			ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 GPT2FAST_CPU=$$level \
 			PYTHONPATH=build/sanitize $(BIN)/pytest -q -m "not slow" $(SANITIZED) || exit 1; \
 	done
+	@echo "== sanitize: kernels.cu =="
+	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 GPT2FAST_SANITIZE=address,undefined \
+		PYTHONPATH=build/sanitize $(BIN)/pytest -q tests/test_cuda_kernels.py
 
 clean:  ## remove everything that was built
 	rm -rf $(VENV) build dist target rust/target gpt2fast/kernels/*.so gpt2fast/_bpe*.so

@@ -2,8 +2,9 @@
 //
 // The threads of a block are coroutines: each runs until it waits for its warp (a shuffle, __syncwarp) or for its block
 // (__syncthreads), and goes on when all others have come to the same place.  Where they do not, the kernel would hang or
-// be undefined on a GPU; here the run fails.  Threads take their turns in ascending or in descending order: a result
-// that depends on it shows that a barrier is missing.
+// be undefined on a GPU; here the run fails.  Threads and thread blocks take their turns in ascending or in descending
+// order: a result that depends on it shows that a barrier is missing, or that shared memory is read before it is written,
+// in which case a block finds what the one before it has left.
 #include <cmath>
 #include <csetjmp>
 #include <cstring>
@@ -122,11 +123,13 @@ static bool run_grid(const unsigned *grid, const unsigned *block)
     if (blockDim.x % WARP || blockDim.y != 1 || blockDim.z != 1)
         return false;
     threads.resize(blockDim.x);
-    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
-        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
-                if (!run_block())
-                    return false;
+    unsigned plane = grid[0] * grid[1], count = plane * grid[2];
+    for (unsigned i = 0; i < count; i++) {
+        unsigned number = descending ? count - 1 - i : i;
+        blockIdx = {number % grid[0], number % plane / grid[0], number / plane};
+        if (!run_block())
+            return false;
+    }
     return true;
 }
 

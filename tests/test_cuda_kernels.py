@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from fake_devices import COMPILER, Emulation, Twin, emulated
+from fake_devices import COMPILER, SANITIZERS, Emulation, Twin, emulated
 
 from gpt2fast.cuda.kv_cache import CudaKVCache
 from gpt2fast.cuda.operations import BLOCK, DTYPES, QUERIES, Matrix, Operations, Plan
@@ -175,6 +175,7 @@ def test_conversions_of_the_emulation():
         np.testing.assert_array_equal(out[0], expected)
 
 
+@pytest.mark.skipif(bool(SANITIZERS), reason="the sanitizer ends the process first")
 def test_the_emulation_notices_a_missing_barrier_and_a_wrong_one(tmp_path):
     source = tmp_path / "wrong.cu"
     source.write_text(
