@@ -410,24 +410,31 @@ class GPT2:
                     + f"; the limit is {limit}"
                 )
         results = []
-        # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
-        with one_blas_thread() if self.gemm == "blas" else nullcontext():
-            for pieces in _passes(segments, _PASS):
-                counts = np.array([len(ids) for _, ids, _ in pieces], np.int64)
-                ends = np.cumsum(counts)
-                wanted = [np.arange(end - last, end) for end, (_, _, last) in zip(ends, pieces, strict=True)]
-                results.append(
-                    self._transformer.forward(
-                        cache,
-                        np.array([row for row, _, _ in pieces], np.int64),
-                        counts,
-                        np.concatenate([ids for _, ids, _ in pieces]),
-                        np.concatenate(wanted),
-                        logits=logits,
-                        stages=stages,
-                        num_threads=self.num_threads,
+        try:
+            # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
+            with one_blas_thread() if self.gemm == "blas" else nullcontext():
+                for pieces in _passes(segments, _PASS):
+                    counts = np.array([len(ids) for _, ids, _ in pieces], np.int64)
+                    ends = np.cumsum(counts)
+                    wanted = [np.arange(end - last, end) for end, (_, _, last) in zip(ends, pieces, strict=True)]
+                    results.append(
+                        self._transformer.forward(
+                            cache,
+                            np.array([row for row, _, _ in pieces], np.int64),
+                            counts,
+                            np.concatenate([ids for _, ids, _ in pieces]),
+                            np.concatenate(wanted),
+                            logits=logits,
+                            stages=stages,
+                            num_threads=self.num_threads,
+                        )
                     )
-                )
+        except BaseException:
+            # A call that fails changes nothing, also where passes before the one that failed have.
+            for row, _, _ in segments:
+                if 0 <= row < cache.batch:
+                    cache.truncate(row, int(lengths[row]))
+            raise
         if not results:
             width = self.config.vocab_size if logits else self.config.n_embd
             return np.empty((0, width) if stages is None else (len(stages), 0, width), np.float32)

@@ -87,6 +87,26 @@ def test_a_pass_that_does_not_fit_changes_nothing(device):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+def test_a_later_pass_that_does_not_fit_takes_the_earlier_ones_back(device, monkeypatch):
+    model = load()
+    cache = model.new_cache(batch=6)
+    model.extend(cache, [0], [[1, 2, 3]])
+    before, whole, passes = device.xp.used, model._transformer.forward, []
+
+    def forward(*arguments, **keywords):
+        passes.append(arguments)
+        if len(passes) == 2:
+            device.xp.limit = device.xp.used
+        return whole(*arguments, **keywords)
+
+    monkeypatch.setattr(model._transformer, "forward", forward)
+    with pytest.raises(DeviceMemoryError):
+        model.extend(cache, range(6), [range(60)] * 6)
+    assert len(passes) == 2
+    assert cache.lengths.tolist() == [3, 0, 0, 0, 0, 0]
+    assert device.xp.used == before
+
+
 def test_the_need_of_a_pass_is_not_understated(device):
     model = load()
     for tokens, wanted in ((1, 1), (70, 70), (70, 1), (70, 0)):
