@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = re.compile(
     r"gpt2fast/(\w+/)*(\w+\.py|\w+\.pyi|py\.typed|\w+\.cu)"
+    r"|gpt2fast/server/page/page\.(css|html|js)"
     r"|gpt2fast/(_bpe|kernels/\w+)[\w.-]*\.(so|pyd)"
     r"|gpt2fast/data/(gpt2|demo)/(vocab\.json|merges\.txt|LICENSE|config\.json|model\.safetensors|README\.md)"
     r"|gpt2fast/server/page/page\.(html|css|js)"
@@ -47,7 +48,13 @@ def files(wheel: Path) -> set[str]:
     strange = sorted(name for name in names if not ALLOWED.fullmatch(name))
     if strange:
         sys.exit(f"{wheel.name} holds files that should not be there: {strange}")
-    needed = {"gpt2fast/data/demo/model.safetensors", "gpt2fast/data/gpt2/LICENSE", "gpt2fast/py.typed"}
+    needed = {
+        "gpt2fast/data/demo/model.safetensors",
+        "gpt2fast/data/gpt2/LICENSE",
+        "gpt2fast/py.typed",
+        "gpt2fast/cuda/kernels.cu",
+        "gpt2fast/server/page/page.html",
+    }
     needed.add("gpt2fast/server/page/page.html")
     if needed - names:
         sys.exit(f"{wheel.name} lacks {sorted(needed - names)}")
