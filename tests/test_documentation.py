@@ -9,6 +9,7 @@ In a page these fenced blocks are run, in order, in a directory of the page's ow
 
 `…` in what is shown stands for anything.  Space at the ends of lines does not matter.  A comment before a block can say
 `<!-- needs: MODULE, MODULE -->`: the block is left out where one is not installed; or `<!-- not run: REASON -->`.
+`update_examples.py` writes into a page what its examples print.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +42,8 @@ MODULES = sorted(
     if not module.name.endswith(("__main__", "_bpe")) and ".kernels" not in module.name
 )
 BLOCK = re.compile(
-    r"(?:^[ ]*<!--\ (?P<word>needs|not\ run):\ (?P<why>[^\n]+?)\ -->\n+)?"
-    r"^(?P<indent>[ ]*)```(?P<language>[\w-]*)(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$",
+    r"(?:^<!--\ (?P<word>needs|not\ run):\ (?P<why>[^\n]+?)\ -->\n+)?"
+    r"^```(?P<language>[\w-]*)(?P<info>[^\n]*)\n(?P<body>.*?)^```[ ]*$",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
 MARK = "--- the next command ---"
@@ -69,7 +70,7 @@ def blocks(page: Path) -> list[Block]:
         found.append(
             Block(
                 language=match["language"],
-                body=textwrap.dedent(match["body"]),
+                body=match["body"],
                 line=text.count("\n", 0, match.start("body")) + 1,
                 title=title and title[1],
                 needs=[name.strip() for name in match["why"].split(",")] if match["word"] == "needs" else [],
@@ -103,21 +104,31 @@ def shown_after(lines: list[str], statement: ast.stmt) -> str:
     return "\n".join(re.sub("^# ?", "", comment) for comment in comments)
 
 
+def is_left_out(block: Block) -> bool:
+    """Whether a block cannot be run here."""
+    return block.not_run or any(importlib.util.find_spec(module) is None for module in block.needs)
+
+
+def printed_by(statement: ast.stmt, names: dict[str, object], page: str) -> str:
+    """What a statement prints, run among `names`."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(ast.Module([statement], []), page, "exec"), names)
+    return printed.getvalue()
+
+
 def run_python(block: Block, names: dict[str, object], page: str) -> None:
     """Run the statements of a block one by one; what one prints must be what the comments after it show."""
     lines = block.body.splitlines()
     for statement in ast.parse(block.body).body:
         place = f"{page}:{block.line + statement.lineno - 1}"
         code = ast.unparse(statement)
-        shown = shown_after(lines, statement)
-        printed = io.StringIO()
         try:
-            with contextlib.redirect_stdout(printed):
-                exec(compile(ast.Module([statement], []), page, "exec"), names)
+            printed = printed_by(statement, names, page)
         except Exception as error:
             raise AssertionError(f"{place}: {code}") from error
-        if printed.getvalue():
-            compare(place, code, shown, printed.getvalue())
+        if printed:
+            compare(place, code, shown_after(lines, statement), printed)
 
 
 def commands(block: Block) -> list[tuple[str, str]]:
@@ -131,11 +142,9 @@ def commands(block: Block) -> list[tuple[str, str]]:
     return found
 
 
-def run_console(block: Block, directory: Path, page: str) -> None:
-    """Run the commands of a block in one bash; what they write must be what the page shows."""
-    pairs = commands(block)
-    assert pairs, f"{page}:{block.line}: a console block without a line that begins with '$ '"
-    script = "".join(f'{command}\necho "$? {MARK}"\n' for command, _ in pairs)
+def written_by(block: Block, directory: Path) -> list[tuple[str, str]]:
+    """What each command of a block writes, and its exit status; all are run in one bash."""
+    script = "".join(f'{command}\necho "$? {MARK}"\n' for command, _ in commands(block))
     with open(directory / ".written", "w+b") as written:
         # In a file and not a pipe, which a server left in the background would hold open.
         process = subprocess.Popen(
@@ -147,28 +156,42 @@ def run_console(block: Block, directory: Path, page: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
         written.seek(0)
-        ends = re.findall(rf"(.*?)(\d+) {MARK}\n", written.read().decode(), re.DOTALL)
-    for (command, shown), (printed, status) in zip(pairs, ends, strict=True):
+        return re.findall(rf"(.*?)(\d+) {MARK}\n", written.read().decode(), re.DOTALL)
+
+
+def run_console(block: Block, directory: Path, page: str) -> None:
+    """Run the commands of a block; what they write must be what the page shows."""
+    pairs = commands(block)
+    assert pairs, f"{page}:{block.line}: a console block without a line that begins with '$ '"
+    for (command, shown), (printed, status) in zip(pairs, written_by(block, directory), strict=True):
         if status != "0" and not shown:
             pytest.fail(f"{page}:{block.line}: $ {command} ended with {status}\n{printed}", pytrace=False)
         compare(f"{page}:{block.line}", f"$ {command}", shown, printed)
 
 
-@pytest.fixture
-def scratch(tmp_path, monkeypatch):
-    """An empty directory to work in, with this Python as `python` and the command `gpt2fast` on the path."""
-    programs = tmp_path / "programs"
+def prepare(directory: Path, environment: MutableMapping[str, str]) -> Path:
+    """An empty directory to work in; the environment gets this Python as `python`, and the command `gpt2fast`."""
+    programs, work = directory / "programs", directory / "page"
     programs.mkdir()
+    work.mkdir()
     for name, arguments in (("python", ""), ("gpt2fast", "-m gpt2fast ")):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
         (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(Path(gpt2fast.__file__).parent.parent))
-    monkeypatch.setenv("COLUMNS", "100")  # what --help wraps its lines at
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
-    directory = tmp_path / "page"
-    directory.mkdir()
+    environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
+    environment["PYTHONPATH"] = str(Path(gpt2fast.__file__).parent.parent)
+    environment["COLUMNS"] = "100"
+    environment["MPLBACKEND"] = "agg"
+    environment["MPLCONFIGDIR"] = str(directory)
+    return work
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """The directory of `prepare`, as the current one."""
+    environment = dict(os.environ)
+    directory = prepare(tmp_path, environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(directory)
     return directory
 
@@ -178,7 +201,7 @@ def test_page(page, scratch):
     name = str(page.relative_to(ROOT))
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
-        if block.not_run or any(importlib.util.find_spec(module) is None for module in block.needs):
+        if is_left_out(block):
             continue
         if block.title is not None:
             (scratch / block.title).write_text(block.body, encoding="utf-8")
