@@ -23,7 +23,6 @@ FLOORS = [
     {"language_model"},
     {
         "generation",
-        "beam",
         "batch",
         "beam",
         "speculation",
