@@ -13,6 +13,7 @@
 //! - Short texts skip the batches: filling their arrays takes longer than looking up three pieces.
 
 use crate::classify::{Level, Portable};
+use crate::from_merges::from_merges;
 use crate::merge::{merge, merge_by_heap, Scratch};
 pub use crate::output::{Id, Output};
 use crate::pretokenize::piece_end;
@@ -50,23 +51,24 @@ impl Tokenizer {
     pub fn new(vocabulary: &[u8], merges: &[u8], specials: &[(String, u32)]) -> Result<Self, VocabularyError> {
         let vocabulary = Vocabulary::parse(vocabulary, merges, specials)?;
         // An entry that its own merges do not reach is never the encoding of its text.
-        let never = match vocabulary.merges().prefixes() {
-            Some(_) => (0..vocabulary.len() as u32).filter(|&id| vocabulary.merges().is_never(id)).collect(),
-            None => unreachable(&vocabulary),
+        let never = if vocabulary.merges().in_order() {
+            (0..vocabulary.len() as u32).filter(|&id| vocabulary.merges().is_never(id)).collect()
+        } else {
+            unreachable(&vocabulary)
         };
         Ok(Self { words: words(&vocabulary, &never), vocabulary })
     }
 
-    /// The tokenizer of a vocabulary whose ids follow from its merges; see [`Vocabulary::from_merges`].
+    /// The tokenizer of a vocabulary whose ids follow from its merges; see [`from_merges`].
     ///
     /// The caller vouches that every token is the encoding of its own bytes, which is most of the time that
     /// [`Tokenizer::new`] takes; for GPT-2's list a test proves it.
     ///
     /// # Errors
-    /// As [`Vocabulary::from_merges`].
+    /// As [`from_merges`].
     pub fn from_merges(merges: &[u8], special: &str) -> Result<Self, VocabularyError> {
-        let vocabulary = Vocabulary::from_merges(merges, special)?;
-        Ok(Self { words: words(&vocabulary, &[]), vocabulary })
+        let (vocabulary, words) = from_merges(merges, special)?;
+        Ok(Self { vocabulary, words })
     }
 
     /// The tokens that are not the encoding of their own bytes, special ones left out.
@@ -299,15 +301,8 @@ impl Tokenizer {
         if let Some(&(_, id)) = special {
             return Some(id);
         }
-        let found = match token.len() {
-            0 => None,
-            1..=SHORT => {
-                let key = pack(token, 0, token.len());
-                self.words.get(key, hash(key))
-            }
-            _ => self.words.get_long(token),
-        };
         // Tokens that no merge reaches are not among the words.
+        let found = self.words.find(token, 0, token.len());
         found.or_else(|| (0..self.vocabulary.len() as u32).find(|&id| self.vocabulary.token(id) == Some(token)))
     }
 }

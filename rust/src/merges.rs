@@ -1,5 +1,6 @@
 //! The table of merges: which pairs of tokens become which token, in what order, and which tokens stand side by side.
 
+use crate::lazy::Lazy;
 use crate::prefixes::{Builder, Prefixes};
 use crate::table::Table;
 use crate::words::FastMap;
@@ -34,8 +35,9 @@ pub struct Merges {
     /// The ranks of the merges of two single bytes, with which every piece begins.
     byte_pairs: Vec<u32>,
     tokens: Vec<Token>,
-    /// The beginnings of tokens, where every merge ranks after those that make its two tokens.
-    prefixes: Option<Prefixes>,
+    /// Every merge ranks after those that make its two tokens.
+    in_order: bool,
+    prefixes: Lazy<Prefixes>,
 }
 
 impl Merges {
@@ -57,7 +59,8 @@ impl Merges {
             byte_ids,
             byte_pairs: Vec::new(),
             tokens: Vec::new(),
-            prefixes: None,
+            in_order: false,
+            prefixes: Lazy::default(),
         }
     }
 
@@ -100,59 +103,73 @@ impl Merges {
         true
     }
 
-    /// Find out how each token comes about; `bytes` are the tokens' one after the other, `offsets` where each begins
-    /// and the last ends. With `trusted` the caller vouches that every token is the encoding of its bytes.
+    /// Find out how each token comes about; `lengths` are the tokens' in bytes. With `trusted` the caller vouches that
+    /// every token is the encoding of its bytes.
     ///
     /// Of the merges that make a token the one that happens is the one whose two tokens are the encoding of its bytes
     /// as far as lower ranks go; that is known when the ranks are gone through from the lowest, unless a merge ranks
     /// before one that makes its own tokens.
-    pub(crate) fn finish(&mut self, bytes: &[u8], offsets: &[u32], trusted: bool) {
-        let token = |pair: &[u32]| Token { left: 0, right: 0, age: NEVER, length: pair[1] - pair[0] };
-        self.tokens = offsets.windows(2).map(token).collect();
-        let mut builder = Builder::new(self.tokens.len(), &self.byte_ids);
-        for id in self.byte_ids {
-            self.tokens[id as usize].age = 0;
-        }
-        self.byte_pairs = vec![Self::NONE; 1 << 16];
+    pub(crate) fn finish(&mut self, lengths: impl Iterator<Item = u32>, trusted: bool) {
+        self.tokens = lengths.map(|length| Token { left: 0, right: 0, age: NEVER, length }).collect();
         let mut byte_of = vec![None; self.tokens.len()];
         for (byte, &id) in self.byte_ids.iter().enumerate() {
+            self.tokens[id as usize].age = 0;
             byte_of[id as usize] = Some(byte);
         }
-        for (rank, &[left, right, _]) in (0..).zip(&self.list) {
+        self.byte_pairs = vec![Self::NONE; 1 << 16];
+        let mut passed_over: Vec<[u32; 3]> = Vec::new();
+        for rank in 0..self.list.len() as u32 {
+            let merge @ [left, right, product] = self.list[rank as usize];
             if let (Some(left), Some(right)) = (byte_of[left as usize], byte_of[right as usize]) {
                 self.byte_pairs[left << 8 | right] = rank;
             }
-        }
-        let first = self.list.first().map(|merge| merge[2]);
-        self.first_product = first.filter(|&first| self.list.iter().zip(first..).all(|(merge, id)| merge[2] == id));
-        let mut in_order = true;
-        let mut passed_over: Vec<[u32; 3]> = Vec::new();
-        for rank in 0..self.list.len() {
-            let [left, right, product] = self.list[rank];
             if self.is_never(left) || self.is_never(right) {
-                passed_over.push(self.list[rank]);
-            } else if self.is_never(product) && (trusted || self.stay_apart_below(left, right, rank as u32)) {
+                passed_over.push(merge);
+            } else if self.is_never(product) && (trusted || self.stay_apart_below(left, right, rank)) {
                 let made = &mut self.tokens[product as usize];
-                (made.left, made.right, made.age) = (left, right, rank as u32 + 1);
-                builder.insert(
-                    &bytes[offsets[product as usize] as usize..offsets[product as usize + 1] as usize],
-                    product,
-                );
+                (made.left, made.right, made.age) = (left, right, rank + 1);
             }
         }
-        in_order &= passed_over.iter().all(|&[left, right, _]| self.is_never(left) || self.is_never(right));
-        self.prefixes = in_order.then(|| builder.finish());
+        self.in_order = passed_over.iter().all(|&[left, right, _]| self.is_never(left) || self.is_never(right));
+        let first = self.list.first().map(|merge| merge[2]);
+        self.first_product = first.filter(|&first| self.list.iter().zip(first..).all(|(merge, id)| merge[2] == id));
     }
 
-    /// Whether the token is not the encoding of its own bytes; of use only where there are [`Merges::prefixes`].
+    /// Whether the token is not the encoding of its own bytes; known only where the merges are [`Merges::in_order`].
     pub fn is_never(&self, id: u32) -> bool {
         self.tokens[id as usize].age == NEVER
     }
 
-    /// The beginnings of the tokens; None where the merges are in an order that only going through them respects.
-    #[inline(always)]
+    /// Whether every merge ranks after those that make its two tokens: the order in which they are learned.
+    pub fn in_order(&self) -> bool {
+        self.in_order
+    }
+
+    /// The beginnings of the tokens, made when they are first needed, which takes some milliseconds and few texts need;
+    /// None where the merges are not [`Merges::in_order`].
     pub fn prefixes(&self) -> Option<&Prefixes> {
-        self.prefixes.as_ref()
+        self.in_order.then(|| self.prefixes.get_or_make(|| self.make_prefixes()))
+    }
+
+    #[cold]
+    fn make_prefixes(&self) -> Prefixes {
+        let mut builder = Builder::new(self.tokens.len(), &self.byte_ids);
+        // Tokens in the order in which they come about, each made of two that are there.
+        let mut bytes: Vec<u8> = (0..=255).collect();
+        let mut places = vec![0..0; self.tokens.len()];
+        for (byte, &id) in self.byte_ids.iter().enumerate() {
+            places[id as usize] = byte..byte + 1;
+        }
+        for (rank, &[left, right, product]) in (0..).zip(&self.list) {
+            if self.tokens[product as usize].age == rank + 1 {
+                let start = bytes.len();
+                bytes.extend_from_within(places[left as usize].clone());
+                bytes.extend_from_within(places[right as usize].clone());
+                places[product as usize] = start..bytes.len();
+                builder.insert(&bytes[start..], product);
+            }
+        }
+        builder.finish()
     }
 
     /// Whether two tokens are the encoding of their bytes together.

@@ -6,6 +6,7 @@ use crate::batch::{count_batch, encode_batch, Caches};
 use crate::decoder::Decoder;
 use crate::encoder::{Id, Tokenizer};
 use crate::jsonl;
+use crate::lazy::Lazy;
 use crate::pretokenize::{last_cut, pieces};
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use pyo3::buffer::PyBuffer;
@@ -113,7 +114,7 @@ impl Buffer {
 struct Bpe {
     tokenizer: Tokenizer,
     caches: Caches,
-    decoder: Decoder,
+    decoder: Lazy<Decoder>,
     /// The ids as Python's integers: a list of them takes a pointer and a reference each, no new object.
     integers: PyOnceLock<Vec<Py<PyInt>>>,
 }
@@ -132,8 +133,7 @@ impl Bpe {
             VocabularyError::Vocabulary(message) => PyValueError::new_err(("vocabulary", message)),
             VocabularyError::Merges(message) => PyValueError::new_err(("merges", message)),
         })?;
-        let decoder = Decoder::new(tokenizer.vocabulary());
-        Ok(Self { tokenizer, caches: Caches::default(), decoder, integers: PyOnceLock::new() })
+        Ok(Self { tokenizer, caches: Caches::default(), decoder: Lazy::default(), integers: PyOnceLock::new() })
     }
 
     fn ids(&self, py: Python<'_>, text: &[u8]) -> Vec<u32> {
@@ -163,8 +163,8 @@ impl Bpe {
 
     fn decode_ids<'py, I: Copy + Sync + Into<u32>>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyBytes>> {
         let vocabulary = self.tokenizer.vocabulary();
-        let length =
-            self.decoder.length(ids).map_err(|position| PyKeyError::new_err((position, ids[position].into())))?;
+        let decoder = self.decoder.get_or_make(|| Decoder::new(vocabulary));
+        let length = decoder.length(ids).map_err(|position| PyKeyError::new_err((position, ids[position].into())))?;
         // SAFETY: a new object of `length` bytes that nobody else has seen; `write` fills all of them.
         unsafe {
             let bytes = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length as ffi::Py_ssize_t);
@@ -172,9 +172,9 @@ impl Bpe {
             let place = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<MaybeUninit<u8>>();
             let place = std::slice::from_raw_parts_mut(place, length);
             if ids.len() < SHORT_TEXT {
-                self.decoder.write(vocabulary, ids, place);
+                decoder.write(vocabulary, ids, place);
             } else {
-                py.detach(|| self.decoder.write(vocabulary, ids, place));
+                py.detach(|| decoder.write(vocabulary, ids, place));
             }
             Ok(bytes)
         }

@@ -5,7 +5,7 @@ use crate::words::{FastHasher, FastMap};
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 /// The file that is wrong, and what is wrong with it.
 #[derive(Debug)]
@@ -41,10 +41,10 @@ pub fn byte_symbols() -> [char; 256] {
 
 /// A byte-level BPE vocabulary: the bytes of every token, and the merges.
 pub struct Vocabulary {
-    bytes: Vec<u8>,
-    offsets: Vec<u32>,
-    specials: Vec<(String, u32)>,
-    merges: Merges,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) offsets: Vec<u32>,
+    pub(crate) specials: Vec<(String, u32)>,
+    pub(crate) merges: Merges,
 }
 
 impl Vocabulary {
@@ -72,90 +72,6 @@ impl Vocabulary {
         }
         entries.extend(missing.into_iter().map(|(text, id)| (text.to_owned(), u64::from(id))));
         Self::build(&entries, merges, &named)
-    }
-
-    /// The vocabulary whose ids follow from its merges, as GPT-2's do: the 256 byte symbols in the order of their code
-    /// points, the products in the order of the merges, then `special`.
-    ///
-    /// # Errors
-    /// Names the line where the text is not such a list of merges.
-    pub fn from_merges(text: &[u8], special: &str) -> Result<Self, VocabularyError> {
-        let symbols = byte_symbols();
-        let mut byte_of = [0u8; 0x144];
-        let mut by_symbol: Vec<u8> = (0..=255).collect();
-        by_symbol.sort_by_key(|&byte| symbols[byte as usize]);
-        let mut byte_ids = [0; 256];
-        for (id, &byte) in (0..).zip(&by_symbol) {
-            byte_ids[byte as usize] = id;
-            byte_of[symbols[byte as usize] as usize] = byte;
-        }
-        let count = text.iter().filter(|&&byte| byte == b'\n').count() + 1;
-        let mut merges = Merges::with_capacity(count, byte_ids);
-        let mut bytes = by_symbol;
-        bytes.reserve(text.len());
-        let mut offsets: Vec<u32> = (0..=256).collect();
-        offsets.reserve(count + 1);
-        // Where the bytes of a token are looked up: a table of ids, at most half full.
-        let mut table = vec![u32::MAX; (2 * (count + 256)).next_power_of_two()];
-        let mask = table.len() - 1;
-        let find = |table: &[u32], bytes: &[u8], offsets: &[u32], token: &[u8]| {
-            let mut hasher = FastHasher::default();
-            hasher.write(token);
-            let mut slot = hasher.finish() as usize & mask;
-            loop {
-                let id = table[slot];
-                if id == u32::MAX {
-                    return Err(slot);
-                }
-                if &bytes[offsets[id as usize] as usize..offsets[id as usize + 1] as usize] == token {
-                    return Ok(id);
-                }
-                slot = (slot + 1) & mask;
-            }
-        };
-        for id in 0..256 {
-            if let Err(slot) = find(&table, &bytes, &offsets, &bytes[id..=id]) {
-                table[slot] = id as u32;
-            }
-        }
-        let wrong = |line: usize, what: &str| Err(VocabularyError::Merges(format!("line {line} {what}")));
-        let mut token = Vec::new();
-        for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
-            if line.is_empty() || (number == 1 && line.starts_with(b"#version")) {
-                continue;
-            }
-            let Ok(line) = std::str::from_utf8(line) else { return wrong(number, "is not UTF-8") };
-            token.clear();
-            let mut middle = None;
-            for symbol in line.chars() {
-                match byte_of.get(symbol as usize) {
-                    None | Some(0) if symbol == ' ' && middle.is_none() => middle = Some(token.len()),
-                    Some(&byte) if symbols[byte as usize] == symbol => token.push(byte),
-                    _ => return wrong(number, "is not two symbols and one space"),
-                }
-            }
-            let Some(middle) = middle else { return wrong(number, "is not two symbols and one space") };
-            let parts = (
-                find(&table, &bytes, &offsets, &token[..middle]),
-                find(&table, &bytes, &offsets, &token[middle..]),
-                find(&table, &bytes, &offsets, &token),
-            );
-            let (Ok(left), Ok(right), Err(slot)) = parts else {
-                return wrong(number, "merges what no line before makes, or makes what is there");
-            };
-            let id = offsets.len() as u32 - 1;
-            if id as usize >= Merges::MAX_TOKENS - 1 || !merges.push(left, right, id) {
-                return wrong(number, "is there twice, or one too many");
-            }
-            table[slot] = id;
-            bytes.extend_from_slice(&token);
-            offsets.push(bytes.len() as u32);
-        }
-        let specials = vec![(special.to_owned(), offsets.len() as u32 - 1)];
-        bytes.extend_from_slice(special.as_bytes());
-        offsets.push(bytes.len() as u32);
-        merges.finish(&bytes, &offsets, true);
-        Ok(Self { bytes, offsets, specials, merges })
     }
 
     fn build(entries: &[(String, u64)], merges: &[u8], specials: &HashSet<&str>) -> Result<Self, VocabularyError> {
@@ -218,7 +134,7 @@ impl Vocabulary {
             }
         }
         built.merges = parse_merges(merges, &ids, byte_ids).map_err(VocabularyError::Merges)?;
-        built.merges.finish(&built.bytes, &built.offsets, false);
+        built.merges.finish(built.offsets.windows(2).map(|pair| pair[1] - pair[0]), false);
         Ok(built)
     }
 

@@ -132,19 +132,42 @@ impl Words {
         Self { slots: Table::new(slots), long: FastMap::default(), longest: 0 }
     }
 
+    /// The token that is `text[start..end]`.
+    #[inline(always)]
+    pub fn find(&self, text: &[u8], start: usize, end: usize) -> Option<u32> {
+        match end - start {
+            0 => None,
+            1..=SHORT => {
+                let key = pack(text, start, end);
+                self.get(key, hash(key))
+            }
+            _ => self.get_long(&text[start..end]),
+        }
+    }
+
     /// Add a token that is not there yet.
     pub fn insert(&mut self, token: &[u8], id: u32) {
-        if token.len() > SHORT {
-            self.longest = self.longest.max(token.len());
-            self.long.insert(token.into(), id);
-            return;
+        self.insert_new(token, 0, token.len(), id);
+    }
+
+    /// Add `text[start..end]`; false where it is there already.
+    #[inline(always)]
+    pub fn insert_new(&mut self, text: &[u8], start: usize, end: usize, id: u32) -> bool {
+        if end - start > SHORT {
+            self.longest = self.longest.max(end - start);
+            return self.long.insert(text[start..end].into(), id).is_none();
         }
-        let key = pack(token, 0, token.len());
+        let key = pack(text, start, end);
         let mut at = self.bucket(hash(key));
         loop {
-            if let Some(slot) = self.slots[at..at + 2].iter_mut().find(|entry| entry.key == 0) {
-                *slot = Entry { key, id };
-                return;
+            for entry in &mut self.slots[at..at + 2] {
+                if entry.key == 0 {
+                    *entry = Entry { key, id };
+                    return true;
+                }
+                if entry.key == key {
+                    return false;
+                }
             }
             at = (at + 2) & (self.slots.len() - 1);
         }
