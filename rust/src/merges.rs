@@ -8,10 +8,8 @@ use crate::words::FastMap;
 /// How a token comes about.
 #[derive(Clone, Copy)]
 struct Token {
-    /// The last of its merges: of `left` and `right`.
-    left: u32,
-    right: u32,
-    /// That merge's rank and one, 0 for a single byte, [`NEVER`] for a token that is not the encoding of its bytes.
+    /// The rank of the last of its merges and one, 0 for a single byte, [`NEVER`] for a token that is not the encoding of
+    /// its bytes.
     age: u32,
     length: u32,
 }
@@ -110,24 +108,22 @@ impl Merges {
     /// as far as lower ranks go; that is known when the ranks are gone through from the lowest, unless a merge ranks
     /// before one that makes its own tokens.
     pub(crate) fn finish(&mut self, lengths: impl Iterator<Item = u32>, trusted: bool) {
-        self.tokens = lengths.map(|length| Token { left: 0, right: 0, age: NEVER, length }).collect();
-        let mut byte_of = vec![None; self.tokens.len()];
-        for (byte, &id) in self.byte_ids.iter().enumerate() {
+        self.tokens = lengths.map(|length| Token { age: NEVER, length }).collect();
+        for id in self.byte_ids {
             self.tokens[id as usize].age = 0;
-            byte_of[id as usize] = Some(byte);
         }
         self.byte_pairs = vec![Self::NONE; 1 << 16];
         let mut passed_over: Vec<[u32; 3]> = Vec::new();
         for rank in 0..self.list.len() as u32 {
             let merge @ [left, right, product] = self.list[rank as usize];
-            if let (Some(left), Some(right)) = (byte_of[left as usize], byte_of[right as usize]) {
-                self.byte_pairs[left << 8 | right] = rank;
+            if (self.tokens[left as usize].age, self.tokens[right as usize].age) == (0, 0) {
+                let byte = |id: u32| self.byte_ids.iter().position(|&other| other == id).unwrap_or_default();
+                self.byte_pairs[byte(left) << 8 | byte(right)] = rank;
             }
             if self.is_never(left) || self.is_never(right) {
                 passed_over.push(merge);
             } else if self.is_never(product) && (trusted || self.stay_apart_below(left, right, rank)) {
-                let made = &mut self.tokens[product as usize];
-                (made.left, made.right, made.age) = (left, right, rank + 1);
+                self.tokens[product as usize].age = rank + 1;
             }
         }
         self.in_order = passed_over.iter().all(|&[left, right, _]| self.is_never(left) || self.is_never(right));
@@ -189,13 +185,13 @@ impl Merges {
             if self.rank(left, right) < limit {
                 return false;
             }
-            let (before, after) = (&self.tokens[left as usize], &self.tokens[right as usize]);
-            if before.age > after.age {
-                limit = before.age - 1;
-                left = before.right;
-            } else if after.age > 0 {
-                limit = after.age;
-                right = after.left;
+            let (before, after) = (self.tokens[left as usize].age, self.tokens[right as usize].age);
+            if before > after {
+                limit = before - 1;
+                left = self.list[limit as usize][1];
+            } else if after > 0 {
+                limit = after;
+                right = self.list[limit as usize - 1][0];
             } else {
                 return true;
             }

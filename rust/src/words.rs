@@ -145,6 +145,14 @@ impl Words {
         }
     }
 
+    /// Have the processor fetch what [`Words::find`] and [`Words::insert_new`] will look at.
+    #[inline(always)]
+    pub fn prefetch_key(&self, text: &[u8], start: usize, end: usize) {
+        if end - start <= SHORT {
+            self.prefetch(hash(pack(text, start, end)));
+        }
+    }
+
     /// Add a token that is not there yet.
     pub fn insert(&mut self, token: &[u8], id: u32) {
         self.insert_new(token, 0, token.len(), id);
