@@ -15,7 +15,7 @@
 use crate::classify::{Level, Portable};
 use crate::from_merges::from_merges;
 use crate::merge::{merge, merge_by_heap, Scratch};
-pub use crate::output::{Id, Output};
+pub use crate::output::{Few, Id, Output};
 use crate::pretokenize::piece_end;
 use crate::scan::Scanner;
 use crate::vocabulary::{Vocabulary, VocabularyError};
@@ -27,7 +27,7 @@ const BATCH: usize = 128;
 const ROOM: usize = BATCH + 2 * crate::classify::BLOCK;
 
 /// Texts of up to this many bytes are encoded piece by piece.
-const SMALL: usize = 64;
+pub const SMALL: usize = Few::MOST;
 
 /// A vocabulary with the tables for encoding; shared by all threads.
 pub struct Tokenizer {
@@ -112,6 +112,23 @@ impl Tokenizer {
             self.encode_piece(text, start, end, cache, out);
             start = end;
         }
+    }
+
+    /// Encode pieces for as long as they are words, which needs no cache: where the first one begins that is none.
+    #[inline]
+    pub fn encode_words<O: Output>(&self, text: &[u8], out: &mut O) -> usize {
+        let mut start = 0;
+        while start < text.len() {
+            let end = piece_end(text, start);
+            if end - start > SHORT {
+                break;
+            }
+            let key = pack(text, start, end);
+            let Some(id) = self.words.get(key, hash(key)) else { break };
+            out.extend([id]);
+            start = end;
+        }
+        start
     }
 
     #[inline]

@@ -1,5 +1,7 @@
 //! Where ids are written: straight into the caller's array, of the width that the caller wants, or nowhere.
 
+use std::mem::MaybeUninit;
+
 /// Where ids go: an array of them, or a count.
 pub trait Output {
     type Item;
@@ -76,6 +78,53 @@ impl<I: Id> Output for Vec<I> {
     unsafe fn put(at: *mut I, id: u32) {
         // SAFETY: passed on.
         unsafe { at.write(I::from_u32(id)) };
+    }
+}
+
+/// The ids of a short text, without memory from the allocator.
+pub struct Few {
+    ids: [MaybeUninit<u32>; Few::MOST],
+    count: usize,
+}
+
+impl Few {
+    /// So many ids at most.
+    pub const MOST: usize = 64;
+
+    pub fn ids(&self) -> &[u32] {
+        // SAFETY: the first `count` have been put.
+        unsafe { std::slice::from_raw_parts(self.ids.as_ptr().cast(), self.count) }
+    }
+}
+
+impl Default for Few {
+    fn default() -> Self {
+        Self { ids: [MaybeUninit::uninit(); Self::MOST], count: 0 }
+    }
+}
+
+impl Output for Few {
+    type Item = u32;
+
+    #[inline(always)]
+    fn reserve(&mut self, room: usize) {
+        assert!(room <= Self::MOST - self.count, "more than a few ids");
+    }
+
+    #[inline(always)]
+    fn end(&mut self) -> *mut u32 {
+        self.ids[self.count..].as_mut_ptr().cast()
+    }
+
+    #[inline(always)]
+    unsafe fn advance(&mut self, count: usize) {
+        self.count += count;
+    }
+
+    #[inline(always)]
+    unsafe fn put(at: *mut u32, id: u32) {
+        // SAFETY: passed on.
+        unsafe { at.write(id) };
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::batch::{count_batch, encode_batch, Caches};
 use crate::decoder::Decoder;
-use crate::encoder::{Id, Tokenizer};
+use crate::encoder::{Few, Id, Tokenizer, SMALL};
 use crate::jsonl;
 use crate::lazy::Lazy;
 use crate::pretokenize::{last_cut, pieces};
@@ -18,10 +18,11 @@ use pyo3::types::{PyBytes, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::raw::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Texts shorter than this are encoded with the GIL held: releasing it costs more than they do.
 const SHORT_TEXT: usize = 1 << 11;
-/// A list of so many ids is worth a table of all integers up to the vocabulary's size.
+/// Lists of so many ids together are worth a table of all integers up to the vocabulary's size.
 const MANY_IDS: usize = 1 << 10;
 
 /// An argument's bytes, borrowed for as long as the argument lives.
@@ -117,6 +118,8 @@ struct Bpe {
     decoder: Lazy<Decoder>,
     /// The ids as Python's integers: a list of them takes a pointer and a reference each, no new object.
     integers: PyOnceLock<Vec<Py<PyInt>>>,
+    /// About how many ids have been put into lists before there was that table.
+    seen: AtomicUsize,
 }
 
 impl Bpe {
@@ -133,7 +136,13 @@ impl Bpe {
             VocabularyError::Vocabulary(message) => PyValueError::new_err(("vocabulary", message)),
             VocabularyError::Merges(message) => PyValueError::new_err(("merges", message)),
         })?;
-        Ok(Self { tokenizer, caches: Caches::default(), decoder: Lazy::default(), integers: PyOnceLock::new() })
+        Ok(Self {
+            tokenizer,
+            caches: Caches::default(),
+            decoder: Lazy::default(),
+            integers: PyOnceLock::new(),
+            seen: AtomicUsize::new(0),
+        })
     }
 
     fn ids(&self, py: Python<'_>, text: &[u8]) -> Vec<u32> {
@@ -154,7 +163,10 @@ impl Bpe {
         if let Some(integers) = self.integers.get(py) {
             return integers;
         }
-        if ids < MANY_IDS {
+        // Two threads without the GIL may forget some: it is only about when the table is made.
+        let seen = self.seen.load(Ordering::Relaxed).saturating_add(ids);
+        self.seen.store(seen, Ordering::Relaxed);
+        if seen < MANY_IDS {
             return &[];
         }
         self.integers
@@ -271,7 +283,16 @@ impl Bpe {
 
     fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let text = Text::new(text)?;
-        let ids = self.ids(py, text.bytes()?);
+        let bytes = text.bytes()?;
+        if bytes.len() <= SMALL {
+            let mut ids = Few::default();
+            let done = self.tokenizer.encode_words(bytes, &mut ids);
+            if done < bytes.len() {
+                self.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
+            }
+            return list_of(py, self.integers(py, ids.ids().len()), ids.ids());
+        }
+        let ids = self.ids(py, bytes);
         list_of(py, self.integers(py, ids.len()), &ids)
     }
 
