@@ -26,11 +26,6 @@ cdef dict PANEL_LAYOUTS = {
     "float32": PANEL_FLOAT32, "bfloat16": PANEL_BFLOAT16, "int8": PANEL_INT8, "int4": PANEL_INT4,
 }
 
-def packed_size(int64_t k, int64_t n, str dtype):
-    """The bytes that the panels of a weight of k inputs and n outputs take as that dtype."""
-    return (n + GF_PANEL - 1) // GF_PANEL * panel_bytes(PANEL_LAYOUTS[dtype], k)
-
-
 cdef enum:
     # Below so many multiplications the second thread costs more than it brings.
     SMALL = 65536
@@ -38,6 +33,11 @@ cdef enum:
     PART = 2048
 
 blas_product = NULL
+
+
+def packed_size(int64_t k, int64_t n, str dtype):
+    """The bytes that the panels of a weight of k inputs and n outputs take as that dtype."""
+    return (n + GF_PANEL - 1) // GF_PANEL * panel_bytes(PANEL_LAYOUTS[dtype], k)
 
 
 cdef struct Product:
@@ -314,7 +314,7 @@ cdef class Weight:
         return np.asarray(out)
 
     def outputs(self, int64_t first, int64_t last):
-        """The float32 weights [last - first, k] of the outputs `first` to `last` as a new array, whatever the layout."""
+        """The float32 weights [last - first, k] of the outputs `first` to `last`, a new array, whatever the layout."""
         if not 0 <= first <= last <= self.matrix.n:
             raise IndexError(f"outputs {first} to {last} of {self.matrix.n}")
         cdef float[:, ::1] out = np.empty((last - first, self.matrix.k), np.float32)
