@@ -133,6 +133,7 @@ def test_many_clients_at_once() -> None:
         memory = []
         while any(thread.is_alive() for thread in clients):
             time.sleep(SECONDS / 20)
+            assert process.poll() is None, "the server died"
             memory.append(measured(port).get("process_resident_memory_bytes", 0) / 1e6)
         figures = measured(port)
         process.terminate()
