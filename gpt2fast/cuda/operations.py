@@ -34,7 +34,9 @@ _TYPES = {"float32": _FLOAT32, "float16": 2, "bfloat16": 14}
 _SUMS_IN_FLOAT32, _DEFAULT_ALGORITHM = 68, -1
 # A null pointer, by its bytes: not every CuPy passes None as one.
 _NULL = np.uintp(0)
-_ZERO, _ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
+# Factors, which cuBLAS reads from the host's memory.
+_FACTORS = np.array([0, 1], np.float32)
+_ZERO, _ONE = _FACTORS.ctypes.data, _FACTORS.ctypes.data + 4
 
 
 #: Weight, bias and epsilon of a LayerNorm.
@@ -116,10 +118,10 @@ class Operations:
         out = self._empty(tokens, n) if add_to is None else add_to
         address = self.device.address
         self.device.gemm(
-            *((_TRANSPOSED if matrix.by_output else _AS_IT_IS), _AS_IT_IS, n, tokens, k, _ONE.ctypes.data),
+            *((_TRANSPOSED if matrix.by_output else _AS_IT_IS), _AS_IT_IS, n, tokens, k, _ONE),
             *(address(matrix.data), _TYPES[self.dtype], k if matrix.by_output else n),
             *(address(x), _TYPES[self.dtype], k),
-            *((_ZERO if add_to is None else _ONE).ctypes.data, address(out), _FLOAT32, n),
+            *(_ZERO if add_to is None else _ONE, address(out), _FLOAT32, n),
             *(_SUMS_IN_FLOAT32, _DEFAULT_ALGORITHM),
         )
         return out

@@ -130,6 +130,7 @@ class CudaTransformer:
         ids: npt.NDArray[np.int32],
         wanted: Integers,
     ) -> Plan:
+        """The plan of a pass in which row `rows[s]` of the cache grows by the next `counts[s]` of `ids`."""
         lengths = cache.lengths
         positions = np.concatenate([np.arange(lengths[r], lengths[r] + n) for r, n in zip(rows, counts, strict=True)])
         texts = np.repeat(np.arange(len(rows)), counts)
@@ -145,6 +146,7 @@ class CudaTransformer:
         return Plan(*(told[end - part.size : end].reshape(part.shape) for end, part in zip(ends, parts, strict=True)))
 
     def _run(self, plan: Plan, logits: bool, stages: Sequence[int] | None) -> Floats:
+        """What is wanted of the plan's tokens: logits, final hidden states, or the residual stream at `stages`."""
         last = 2 * self.n_layer + 1  # the stage after the final norm, which logits are made of
         looked_at = (last,) if stages is None else stages
         found = []
@@ -168,8 +170,7 @@ class CudaTransformer:
         for layer, block in enumerate(self._blocks[:n_layer]):
             h = do.layer_norm(x, bias, (*block["ln_1"], self._epsilon))  # [T, n_embd]
             h = do.product(h, block["c_attn"].matrix)  # [T, 3 n_embd]
-            scale, bias = block["scale"], block["c_attn"].bias
-            h = do.attend(h, bias, plan, layer=layer, n_head=self.n_head, scale=scale)  # [T, n_embd]
+            h = do.attend(h, block["c_attn"].bias, plan, layer=layer, n_head=self.n_head, scale=block["scale"])
             x, bias = do.product(h, block["c_proj"].matrix, add_to=x), block["c_proj"].bias
             yield x, bias
             h = do.layer_norm(x, bias, (*block["ln_2"], self._epsilon))
