@@ -63,6 +63,12 @@ def cpu():
     return gpt2fast.load("demo")
 
 
+def needs_bfloat16(device):
+    """Leave the test out on a GPU that does not multiply in bfloat16."""
+    if device.capability < (8, 0):
+        pytest.skip(f"{device.description} has no bfloat16")
+
+
 def close(actual, expected, atol=1e-4):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
@@ -88,6 +94,8 @@ def test_tiny_checkpoint(device, tiny, variant):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_tiny_checkpoint_in_half_precision(device, tiny, tmp_path, dtype):
     """Against float32 arithmetic on the same rounded weights."""
+    if dtype == "bfloat16":
+        needs_bfloat16(device)
     shutil.copy(tiny / "plain" / "config.json", tmp_path)
     shutil.copy(tiny / "plain-variants" / f"{dtype}.safetensors", tmp_path / "model.safetensors")
     expected = np.load(tiny / "plain-variants" / f"expected-{dtype}.npz")
@@ -248,7 +256,8 @@ def test_limits_and_caches_are_checked(small):
     assert cache.lengths.tolist() == [0]
 
 
-def test_weights_come_back_as_they_were(small, tmp_path, tiny):
+def test_weights_come_back_as_they_were(device, small, tmp_path, tiny):
+    needs_bfloat16(device)
     model, _ = small
     model.save_pretrained(tmp_path)
     saved = gpt2fast.safetensors.load_file(tmp_path / "model.safetensors")
@@ -286,6 +295,7 @@ def test_options_that_a_gpu_does_not_have(device, cpu):
     for options, message in (
         ({"dtype": "int8"}, "dtype is 'int8'; on a GPU expected one of 'float32', 'float16', 'bfloat16'"),
         ({"gemm": "blas"}, "gemm is 'blas', which says how a CPU multiplies"),
+        ({"cache_dtype": "bfloat16"}, "cache_dtype is 'bfloat16'; on a GPU the cache is kept as the weights are"),
     ):
         with pytest.raises(InputError, match=message):
             gpt2fast.load("demo", device="cuda", **options)
@@ -299,6 +309,7 @@ def test_options_that_a_gpu_does_not_have(device, cpu):
 
 
 def test_weights_too_large_for_half_precision(device):
+    needs_bfloat16(device)
     tensors = seeded.tensors(CONFIG)
     tensors["h.1.mlp.c_fc.weight"][0, 0] = 70000
     with pytest.raises(InputError, match="the weights go up to 70000, too large for float16"):
