@@ -23,6 +23,7 @@ FLOORS = [
     {"language_model"},
     {
         "generation",
+        "beam",
         "batch",
         "beam",
         "speculation",
