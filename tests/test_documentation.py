@@ -217,6 +217,15 @@ def test_no_example_hides_from_being_run(page):
         assert block.language not in {"", "bash", "sh", "shell", "py", "pycon", "python3"}, f"{page}:{block.line}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for name in re.findall(r"`((?:benchmarks|docs|gpt2fast|pyx|rust|tests)/[\w./-]+)`", text):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+    for name in re.findall(r"`((?:test|fuzz)_\w+\.py)`", text):
+        assert (ROOT / "tests" / name).exists(), f"{page.name} names {name}"
+
+
 def test_the_runner_notices_what_is_wrong(scratch):
     def block(language, body):
         return Block(language, body, 1, None, [], False)
