@@ -25,7 +25,6 @@ FLOORS = [
         "generation",
         "beam",
         "batch",
-        "beam",
         "speculation",
         "continuation",
         "settings",
