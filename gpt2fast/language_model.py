@@ -159,6 +159,12 @@ class LanguageModel:
         """The continuations of `prompts`, in their order: each is what `generate` gives for that prompt alone.
 
         Options and errors are those of `generate`; `seed` may be a sequence with one for each prompt.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> found = lm.generate_batch(["Once upon a time", "The king said"], temperature=0, max_new_tokens=4)
+        >>> [generation.text for generation in found]
+        [', and the old', ', "I am']
         """
         if isinstance(prompts, (str, bytes)):
             raise InputTypeError(f"prompts is one {type(prompts).__name__}; expected a list of prompts")
@@ -261,6 +267,12 @@ class LanguageModel:
         """The scores of `texts`, in their order: each is what `score` gives for that text alone.
 
         Short texts go through the model together, many times quicker than one by one.  Raises as `score` does.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> texts = ["There was once a poor woodcutter.", "click here >>> FREE $$$ xx 4839"]
+        >>> [round(score.perplexity) for score in lm.score_batch(texts)]
+        [28, 11959]
         """
         if isinstance(texts, (str, bytes)):
             raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")

@@ -8,6 +8,7 @@ Performance notes (30 November 2026, two cores of a busy AMD EPYC, medians):
 - The measures of 64 rows of 50,257 logits take 20 ms (best 9) row by row in two buffers that stay in the cache, 31 ms
   (best 23) by operations on all rows at once.  With double precision for the values, too, these took twice as long.
 - 64 texts of 9 tokens, demo model: 318 ms together, 797 ms one by one.
+- Four continuations of a context of 397 tokens, demo model: 318 ms together, 759 ms one by one.
 """
 
 from __future__ import annotations

@@ -78,6 +78,8 @@ class Network:
         self._model = model
         self._order = order
         self._closed = False
+        if hasattr(model, "residual"):  # which tells where numbers cease to be finite
+            self.residual = lambda ids, stage: self._turn(partial(model.residual, ids, stage))
 
     def __call__(self, ids: npt.ArrayLike, cache: Any = None, last_only: bool = False) -> Floats:
         """As the model's."""
