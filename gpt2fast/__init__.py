@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpt2fast.errors import (
+    CpuLevelError,
     DeviceError,
     DeviceMemoryError,
     DownloadError,
@@ -43,6 +44,7 @@ __all__ = [
     "GPT2",
     "Beam",
     "Config",
+    "CpuLevelError",
     "DeviceError",
     "DeviceMemoryError",
     "DownloadError",

@@ -9,6 +9,7 @@ Messages name the file, the tensor or the argument, what was found and what was 
 """
 
 __all__ = [
+    "CpuLevelError",
     "DeviceError",
     "DeviceMemoryError",
     "DownloadError",
@@ -55,6 +56,10 @@ class MissingDependencyError(Error, ImportError):
 
 class DownloadError(Error, OSError):
     """A download failed; nothing that a loader would take was left behind."""
+
+
+class CpuLevelError(Error, ImportError):
+    """The environment variable GPT2FAST_CPU names a level that is unknown, or that this processor does not have."""
 
 
 class DeviceError(Error, RuntimeError):

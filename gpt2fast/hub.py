@@ -125,7 +125,7 @@ def _find(name_or_path: str | os.PathLike[str]) -> Path | Published:
     parts = _HUB_NAME.fullmatch(name)
     if parts is None or ".." in name:
         raise MissingFileError(
-            f"{path}: there is no such directory, nor a model of this name. Known names: demo, {', '.join(KNOWN)}; "
+            f"{os.fspath(name_or_path)}: there is no such directory, nor a model of this name. Known names: demo, {', '.join(KNOWN)}; "
             "others of the Hugging Face hub are written organisation/name"
         )
     if parts["revision"] is None:

@@ -40,7 +40,7 @@ def test_best_level_by_default():
 def test_unknown_level_is_an_import_error():
     result = run("import gpt2fast.kernels.cpu", "avx9000")
     assert result.returncode == 1
-    assert "ImportError: the environment variable GPT2FAST_CPU is 'avx9000'" in result.stderr
+    assert "gpt2fast.errors.CpuLevelError: the environment variable GPT2FAST_CPU is 'avx9000'" in result.stderr
     assert "not a level that gpt2fast knows" in result.stderr
     assert "baseline" in result.stderr
 

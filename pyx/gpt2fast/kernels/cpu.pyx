@@ -3,6 +3,8 @@
 # one table and one pool in the process.
 import os
 
+from gpt2fast.errors import CpuLevelError
+
 cdef extern from "rows.h":
     const gf_rows *gf_rows_for(const char *name, int *known)
 
@@ -40,7 +42,7 @@ cdef const gf_rows *_choose() except NULL:
     chosen = gf_rows_for(wanted.encode(), &known)
     if chosen == NULL:
         problem = "is not supported by this processor" if known else "is not a level that gpt2fast knows"
-        raise ImportError(
+        raise CpuLevelError(
             f"the environment variable GPT2FAST_CPU is {wanted!r}, which {problem}; expected one of "
             f"{', '.join(supported_levels())}, or unset it"
         )
