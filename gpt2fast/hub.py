@@ -125,8 +125,8 @@ def _find(name_or_path: str | os.PathLike[str]) -> Path | Published:
     parts = _HUB_NAME.fullmatch(name)
     if parts is None or ".." in name:
         raise MissingFileError(
-            f"{os.fspath(name_or_path)}: there is no such directory, nor a model of this name. Known names: demo, {', '.join(KNOWN)}; "
-            "others of the Hugging Face hub are written organisation/name"
+            f"{os.fspath(name_or_path)}: there is no such directory, nor a model of this name. Known names: demo, "
+            f"{', '.join(KNOWN)}; others of the Hugging Face hub are written organisation/name"
         )
     if parts["revision"] is None:
         return next((known for known in KNOWN.values() if known.repo == name), Published(name, "main"))
