@@ -137,6 +137,9 @@ pub fn encode_batch<I: Id>(
     num_threads: usize,
     caches: &Caches,
 ) -> (Vec<I>, Vec<i64>) {
+    if num_threads == 1 {
+        return caches.with(|cache| encode_in_order(tokenizer, texts, cache));
+    }
     let chunks = cut(texts);
     let parts = in_parallel(&chunks, num_threads, caches, |run, cache| {
         let mut ids: Vec<I> = Vec::with_capacity(run.iter().map(|chunk| chunk.text.len()).sum::<usize>() / 4 + 16);
@@ -166,6 +169,18 @@ pub fn encode_batch<I: Id>(
         all.extend_from_slice(&ids);
     }
     (all, offsets)
+}
+
+/// [`encode_batch`] on one thread, straight into one array.
+fn encode_in_order<I: Id>(tokenizer: &Tokenizer, texts: &[&[u8]], cache: &mut Cache) -> (Vec<I>, Vec<i64>) {
+    let mut ids: Vec<I> = Vec::with_capacity(texts.iter().map(|text| text.len()).sum::<usize>() / 4 + 16);
+    let mut offsets = Vec::with_capacity(texts.len() + 1);
+    offsets.push(0);
+    for text in texts {
+        tokenizer.encode(text, cache, &mut ids);
+        offsets.push(ids.len() as i64);
+    }
+    (ids, offsets)
 }
 
 /// The number of ids of each text.

@@ -14,7 +14,7 @@
 
 use crate::classify::{Level, Portable};
 use crate::from_merges::from_merges;
-use crate::merge::{merge, merge_by_heap, Scratch};
+use crate::merge::{merge, Scratch};
 pub use crate::output::{Few, Id, Output};
 use crate::pretokenize::piece_end;
 use crate::scan::Scanner;
@@ -41,6 +41,20 @@ pub struct Cache {
     pieces: Pieces,
     scratch: Scratch,
     merged: Vec<u32>,
+    batch: Option<Box<Batch>>,
+}
+
+/// The pieces that are looked up together. Kept from text to text: clearing it takes longer than encoding a short line.
+struct Batch {
+    /// The first border is left from the batch before, the others are those of a few blocks.
+    borders: [usize; ROOM],
+    keys: [(Key, u64); ROOM],
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { borders: [0; ROOM], keys: [(0, 0); ROOM] }
+    }
 }
 
 impl Tokenizer {
@@ -50,13 +64,7 @@ impl Tokenizer {
     /// As [`Vocabulary::parse`].
     pub fn new(vocabulary: &[u8], merges: &[u8], specials: &[(String, u32)]) -> Result<Self, VocabularyError> {
         let vocabulary = Vocabulary::parse(vocabulary, merges, specials)?;
-        // An entry that its own merges do not reach is never the encoding of its text.
-        let never = if vocabulary.merges().in_order() {
-            (0..vocabulary.len() as u32).filter(|&id| vocabulary.merges().is_never(id)).collect()
-        } else {
-            unreachable(&vocabulary)
-        };
-        Ok(Self { words: words(&vocabulary, &never), vocabulary })
+        Ok(Self { words: vocabulary.words(), vocabulary })
     }
 
     /// The tokenizer of a vocabulary whose ids follow from its merges; see [`from_merges`].
@@ -73,7 +81,7 @@ impl Tokenizer {
 
     /// The tokens that are not the encoding of their own bytes, special ones left out.
     pub fn unreachable_tokens(&self) -> Vec<u32> {
-        unreachable(&self.vocabulary)
+        self.vocabulary.unreachable()
     }
 
     pub fn vocabulary(&self) -> &Vocabulary {
@@ -171,9 +179,8 @@ impl Tokenizer {
     unsafe fn encode_with<L: Level, O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
         // SAFETY: passed on.
         let mut scanner = unsafe { Scanner::new::<L>(text) };
-        // Borders of pieces: the first one left from the batch before, then those of a few blocks.
-        let mut borders = [0usize; ROOM];
-        let mut keys = [(0 as Key, 0u64); ROOM];
+        let mut batch = cache.batch.take().unwrap_or_default();
+        let Batch { borders, keys } = &mut *batch;
         let mut count = 0;
         loop {
             // SAFETY: passed on.
@@ -187,16 +194,18 @@ impl Tokenizer {
                     if count < BATCH {
                         continue;
                     }
-                    self.encode_batch(text, &borders[..count], &mut keys, cache, out);
+                    self.encode_batch(text, &borders[..count], keys, cache, out);
                     borders[0] = borders[count - 1];
                     count = 1;
                 }
                 None => {
                     borders[count] = text.len();
-                    return self.encode_batch(text, &borders[..=count], &mut keys, cache, out);
+                    self.encode_batch(text, &borders[..=count], keys, cache, out);
+                    break;
                 }
             }
         }
+        cache.batch = Some(batch);
     }
 
     /// Encode the pieces between each two borders.
@@ -322,36 +331,6 @@ impl Tokenizer {
         let found = self.words.find(token, 0, token.len());
         found.or_else(|| (0..self.vocabulary.len() as u32).find(|&id| self.vocabulary.token(id) == Some(token)))
     }
-}
-
-/// The table of all tokens but special ones and those of `left_out`, which is in order.
-fn words(vocabulary: &Vocabulary, left_out: &[u32]) -> Words {
-    let special = special_ids(vocabulary);
-    let mut words = Words::with_capacity(vocabulary.len());
-    for id in (0..vocabulary.len() as u32).filter(|id| !special[*id as usize] && left_out.binary_search(id).is_err()) {
-        words.insert(vocabulary.token(id).unwrap_or_default(), id);
-    }
-    words
-}
-
-/// The tokens that are not the encoding of their own bytes, special ones left out, by merging each.
-fn unreachable(vocabulary: &Vocabulary) -> Vec<u32> {
-    let special = special_ids(vocabulary);
-    let (mut scratch, mut merged) = (Scratch::default(), Vec::new());
-    let mut reaches = |id: u32| {
-        merged.clear();
-        merge_by_heap(vocabulary.token(id).unwrap_or_default(), vocabulary.merges(), &mut scratch, &mut merged);
-        merged == [id]
-    };
-    (0..vocabulary.len() as u32).filter(|&id| !special[id as usize] && !reaches(id)).collect()
-}
-
-fn special_ids(vocabulary: &Vocabulary) -> Vec<bool> {
-    let mut special = vec![false; vocabulary.len()];
-    for &(_, id) in vocabulary.specials() {
-        special[id as usize] = true;
-    }
-    special
 }
 
 #[cfg(test)]

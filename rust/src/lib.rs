@@ -10,6 +10,7 @@ pub mod decoder;
 pub mod encoder;
 pub mod from_merges;
 pub mod jsonl;
+pub mod lane;
 pub mod lazy;
 pub mod merge;
 pub mod merges;

@@ -11,7 +11,7 @@
 //! those two neighbours alone as well. So if the encodings of two overlapping windows share a token at the same place,
 //! the first window's tokens before it and the second's from it on are exactly the encoding of both together.
 //!
-//! [`merge`] takes pieces of up to 62 bytes as one window ([`Lane`]) and longer ones four windows at a time.
+//! [`merge`] takes pieces of up to 62 bytes as one window ([`crate::lane`]) and longer ones four windows at a time.
 //!
 //! # Without merging
 //! Windows of a run (`=====…`, with tokens as long as they are) share no token; there the text is searched through. By
@@ -30,6 +30,7 @@
 //! - Four windows side by side, a bit mask for the list, pairs at two places (`merges.rs`) without a branch, search where
 //!   windows do not join: 73, 71, 95, 105, 136; 159 of `=`. Kept.
 
+use crate::lane::{border, Lane, LARGEST};
 use crate::merges::Merges;
 use crate::prefixes::Prefixes;
 use std::cmp::Reverse;
@@ -69,100 +70,6 @@ fn by_size(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u
         16..=31 => one::<32>(piece, merges, out),
         32..=LARGEST => one::<64>(piece, merges, out),
         _ => merge_long(piece, merges, scratch, out),
-    }
-}
-
-/// The largest piece that a [`Lane`] takes.
-const LARGEST: usize = 62;
-
-/// A piece of less than N bytes that is being merged: places 1 and on are its bytes, the two beside them stay empty.
-struct Lane<const N: usize> {
-    /// The token that begins at a place.
-    ids: [u32; 64],
-    /// `rank << 6 | place` of the merge of that token and the next one.
-    keys: [u32; N],
-    /// A bit for each place where a token begins, and for the two empty ones.
-    begins: u64,
-}
-
-impl<const N: usize> Lane<N> {
-    const NONE: u32 = Merges::NONE << 6;
-
-    #[inline(always)]
-    fn new(piece: &[u8], merges: &Merges) -> Self {
-        let mut lane =
-            Self { ids: [Merges::NO_TOKEN; 64], keys: [Self::NONE; N], begins: !0 >> (LARGEST - piece.len()) };
-        for (id, &byte) in lane.ids[1..].iter_mut().zip(piece) {
-            *id = merges.byte_id(byte);
-        }
-        for ((place, key), pair) in (1..).zip(&mut lane.keys[1..]).zip(piece.windows(2)) {
-            *key = merges.rank_of_bytes(pair[0], pair[1]) << 6 | place;
-        }
-        lane
-    }
-
-    /// One merge; false where there is none.
-    #[inline(always)]
-    fn step(&mut self, merges: &Merges) -> bool {
-        // `min` of a slice stays a loop of branches; this becomes vector instructions.
-        let mut least = [Self::NONE; 16];
-        for part in self.keys.chunks_exact(16) {
-            for (least, &key) in least.iter_mut().zip(part) {
-                *least = if key < *least { key } else { *least };
-            }
-        }
-        let best = least.into_iter().fold(Self::NONE, |a, b| if b < a { b } else { a });
-        if best >= Self::NONE {
-            return false;
-        }
-        let at = best as usize & (N - 1);
-        let id = merges.product(best >> 6);
-        let after = self.begins & (!1 << at);
-        let gone = after.trailing_zeros() as usize & (N - 1);
-        let next = (after & after.wrapping_sub(1)).trailing_zeros() as usize & 63;
-        let previous = 63 - (self.begins & !(!0 << at) | 1).leading_zeros() as usize;
-        self.begins ^= 1 << gone;
-        self.ids[at] = id;
-        self.keys[gone] = Self::NONE;
-        self.keys[at] = merges.rank(id, self.ids[next]) << 6 | at as u32;
-        self.keys[previous & (N - 1)] = merges.rank(self.ids[previous], id) << 6 | previous as u32;
-        true
-    }
-
-    /// Append the tokens that begin at `place` or later.
-    #[inline(always)]
-    fn put(&self, place: usize, out: &mut Vec<u32>) {
-        let mut begins = self.begins & (!0 << place);
-        out.reserve(LARGEST);
-        // The last is the empty place behind.
-        while begins & (begins - 1) != 0 {
-            out.push(self.ids[begins.trailing_zeros() as usize]);
-            begins &= begins - 1;
-        }
-    }
-
-    /// Join the tokens, of a window from `begin` on, to those in `out` from `first` on, which are the encoding of what
-    /// comes before `end`; false where the two share no token.
-    #[inline(always)]
-    fn join(&self, begin: usize, end: usize, merges: &Merges, first: usize, out: &mut Vec<u32>) -> bool {
-        let (mut index, mut place) = border(&out[first..], merges, end, begin);
-        while place < end {
-            let token = out[first + index];
-            if place >= begin {
-                let here = place - begin + 1;
-                if self.begins >> here & 1 != 0 && self.ids[here] == token {
-                    out.truncate(first + index);
-                    self.put(here, out);
-                    return true;
-                }
-            }
-            index += 1;
-            place += merges.token_len(token);
-        }
-        if end == 0 {
-            self.put(1, out);
-        }
-        end == 0
     }
 }
 
@@ -217,17 +124,6 @@ fn merge_long(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Ve
     }
 }
 
-/// The last of the tokens of `end` bytes that begins at or before `place`: which it is, and where it begins.
-#[inline(always)]
-fn border(tokens: &[u32], merges: &Merges, end: usize, place: usize) -> (usize, usize) {
-    let (mut index, mut begin) = (tokens.len(), end);
-    while index > 0 && begin > place {
-        index -= 1;
-        begin -= merges.token_len(tokens[index]);
-    }
-    (index, begin)
-}
-
 /// Go on from the tokens from `first` on, which are the encoding of `piece[..end]`, by a larger window.
 ///
 /// Where that ends; None where it cannot be joined to what is there.
@@ -267,7 +163,13 @@ fn forget_if_large(scratch: &mut Scratch) {
 /// As [`merge`], from left to right; see the top of this file.
 #[inline(never)]
 fn search(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
-    let Some(prefixes) = merges.prefixes() else { return merge_by_heap(piece, merges, scratch, out) };
+    match merges.prefixes(piece.len()) {
+        Some(prefixes) => search_with(prefixes, piece, merges, scratch, out),
+        None => merge_by_heap(piece, merges, scratch, out),
+    }
+}
+
+fn search_with(prefixes: &Prefixes, piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
     let dead = &mut scratch.dead;
     dead.clear();
     dead.resize(piece.len() / 64 + 1, 0);
@@ -387,9 +289,11 @@ mod tests {
         let scratch = &mut Scratch::default();
         let (mut expected, mut searched, mut merged) = (Vec::new(), Vec::new(), Vec::new());
         merge_by_heap(piece, merges, scratch, &mut expected);
-        search(piece, merges, scratch, &mut searched);
+        if let Some(prefixes) = merges.prefixes(usize::MAX) {
+            search_with(prefixes, piece, merges, scratch, &mut searched);
+            assert_eq!(searched, expected, "search {:?}", String::from_utf8_lossy(piece));
+        }
         merge(piece, merges, scratch, &mut merged);
-        assert_eq!(searched, expected, "search {:?}", String::from_utf8_lossy(piece));
         assert_eq!(merged, expected, "merge {:?}", String::from_utf8_lossy(piece));
     }
 
@@ -419,7 +323,7 @@ mod tests {
             let products: Vec<&str> = tokens[3..].iter().map(String::as_str).collect();
             let vocabulary = vocabulary_json(&products);
             let vocabulary = Vocabulary::parse(vocabulary.as_bytes(), lines.join("\n").as_bytes(), &[]).expect("good");
-            in_order += usize::from(vocabulary.merges().prefixes().is_some());
+            in_order += usize::from(vocabulary.merges().in_order());
             for length in [0, 1, 2, 5, 15, 16, 31, 32, 61, 62, 63, 64, 107, 108, 109, 200, 300, 9000] {
                 let letters = 1 + random.below(3);
                 let piece: Vec<u8> = (0..length).map(|_| b"abc"[random.below(letters)]).collect();

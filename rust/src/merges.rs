@@ -4,6 +4,7 @@ use crate::lazy::Lazy;
 use crate::prefixes::{Builder, Prefixes};
 use crate::table::Table;
 use crate::words::FastMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How a token comes about.
 #[derive(Clone, Copy)]
@@ -36,6 +37,8 @@ pub struct Merges {
     /// Every merge ranks after those that make its two tokens.
     in_order: bool,
     prefixes: Lazy<Prefixes>,
+    /// About how many bytes have been searched through.
+    searched: AtomicUsize,
 }
 
 impl Merges {
@@ -59,6 +62,7 @@ impl Merges {
             tokens: Vec::new(),
             in_order: false,
             prefixes: Lazy::default(),
+            searched: AtomicUsize::new(0),
         }
     }
 
@@ -141,10 +145,15 @@ impl Merges {
         self.in_order
     }
 
-    /// The beginnings of the tokens, made when they are first needed, which takes some milliseconds and few texts need;
-    /// None where the merges are not [`Merges::in_order`].
-    pub fn prefixes(&self) -> Option<&Prefixes> {
-        self.in_order.then(|| self.prefixes.get_or_make(|| self.make_prefixes()))
+    /// The beginnings of the tokens, for a search through so many bytes; None where the merges are not
+    /// [`Merges::in_order`], and until many bytes have been asked for: making the tree takes as long as merging those by
+    /// heap, and most processes never need it.
+    pub fn prefixes(&self, bytes: usize) -> Option<&Prefixes> {
+        const MANY: usize = 1 << 16;
+        // Two threads at once may forget some: it is only about when the tree is made.
+        let searched = self.searched.load(Ordering::Relaxed).saturating_add(bytes);
+        self.searched.store(searched, Ordering::Relaxed);
+        (self.in_order && searched >= MANY).then(|| self.prefixes.get_or_make(|| self.make_prefixes()))
     }
 
     #[cold]

@@ -1,7 +1,8 @@
 //! vocab.json and merges.txt: read, checked, and turned into the tables that encoding needs.
 
+use crate::merge::{merge_by_heap, Scratch};
 use crate::merges::Merges;
-use crate::words::{FastHasher, FastMap};
+use crate::words::{FastHasher, FastMap, Words};
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -167,6 +168,42 @@ impl Vocabulary {
 
     pub fn merges(&self) -> &Merges {
         &self.merges
+    }
+
+    /// The table of the tokens that are the encoding of their own bytes, special ones left out.
+    pub(crate) fn words(&self) -> Words {
+        let special = self.are_special();
+        // In order.
+        let never: Vec<u32> = if self.merges.in_order() {
+            (0..self.len() as u32).filter(|&id| self.merges.is_never(id)).collect()
+        } else {
+            self.unreachable()
+        };
+        let mut words = Words::with_capacity(self.len());
+        for id in (0..self.len() as u32).filter(|id| !special[*id as usize] && never.binary_search(id).is_err()) {
+            words.insert(self.token(id).unwrap_or_default(), id);
+        }
+        words
+    }
+
+    /// The tokens that are not the encoding of their own bytes, special ones left out, by merging each.
+    pub fn unreachable(&self) -> Vec<u32> {
+        let special = self.are_special();
+        let (mut scratch, mut merged) = (Scratch::default(), Vec::new());
+        let mut reaches = |id: u32| {
+            merged.clear();
+            merge_by_heap(self.token(id).unwrap_or_default(), &self.merges, &mut scratch, &mut merged);
+            merged == [id]
+        };
+        (0..self.len() as u32).filter(|&id| !special[id as usize] && !reaches(id)).collect()
+    }
+
+    fn are_special(&self) -> Vec<bool> {
+        let mut special = vec![false; self.len()];
+        for &(_, id) in &self.specials {
+            special[id as usize] = true;
+        }
+        special
     }
 }
 
