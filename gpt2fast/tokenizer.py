@@ -35,7 +35,6 @@ _GPT2_FILES = Path(__file__).parent / "data" / "gpt2"
 _U16 = 1 << 16
 
 
-@functools.cache
 def get_encoding(name: str = "gpt2") -> Tokenizer:
     """The tokenizer of GPT-2, which ships with this package; "r50k_base" is another name for the same ids.
 
@@ -46,6 +45,12 @@ def get_encoding(name: str = "gpt2") -> Tokenizer:
     """
     if name not in _GPT2_NAMES:
         raise InputError(f"unknown encoding {name!r}; expected one of {', '.join(map(repr, _GPT2_NAMES))}")
+    return _encoding(name)
+
+
+@functools.cache
+def _encoding(name: str) -> Tokenizer:
+    """By name, however it was passed: a tokenizer pickles as its name only where there is one of that name."""
     files = read_gpt2(_GPT2_FILES / "vocab.json", _GPT2_FILES / "merges.txt")
     return Tokenizer(files, name=name)
 

@@ -226,8 +226,8 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
     path = corpora.write(tmp_path / "in.jsonl", corpora.DOCUMENTS)
     real = documents._read_jsonl
 
-    def read(source, start, how):
-        yield from real(source, start, how)
+    def read(*arguments):
+        yield from real(*arguments)
         with open(path, "a") as file:
             file.write('{"text": "more"}\n')
 

@@ -17,7 +17,6 @@ from gpt2fast import _bpe
 from gpt2fast.corpus import batches, documents, encoding, tokenize_files
 from gpt2fast.corpus.batches import Batch, Cursor, merge_small
 from gpt2fast.corpus.documents import Reading, read_batches
-from gpt2fast.corpus.encoding import insert_eot
 from gpt2fast.corpus.inputs import find_inputs
 from gpt2fast.corpus.options import Options
 
@@ -155,18 +154,3 @@ def test_what_cannot_be_cut_is_read_as_a_whole(tmp_path):
         (document,), _ = texts(read(tmp_path / "in.txt"))
     assert max(map(len, document)) > 2000
     assert b"".join(document) == (tmp_path / "in.txt").read_bytes()
-
-
-def test_end_of_text_goes_to_the_ends_of_documents_only():
-    import numpy as np
-
-    ids, lengths = np.arange(1, 7, dtype=np.uint16), np.array([2, 0, 3, 1])
-    for where, continues, is_open, expected in [
-        ("append", False, False, [1, 2, 0, 0, 3, 4, 5, 0, 6, 0]),
-        ("append", True, True, [1, 2, 0, 0, 3, 4, 5, 0, 6]),
-        ("prepend", False, True, [0, 1, 2, 0, 0, 3, 4, 5, 0, 6]),
-        ("prepend", True, False, [1, 2, 0, 0, 3, 4, 5, 0, 6]),
-    ]:
-        found, counts = insert_eot(ids, lengths, where, 0, continues, is_open)
-        assert found.tolist() == expected
-        assert counts.sum() == len(expected)

@@ -80,6 +80,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--threads", type=common.positive, metavar="N", help="threads (default: the processors there are)"
     )
+    parser.add_argument(
+        "--engine", choices=["local", "ray"], default="local", help="where to do it: here, or on a Ray cluster"
+    )
+    parser.add_argument(
+        "--address", metavar="ADDRESS", help="the Ray cluster's address (default: RAY_ADDRESS, else a local one)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace outputs that are there")
     parser.add_argument("--restart", action="store_true", help="forget what an interrupted job has done")
     bar = parser.add_mutually_exclusive_group()
@@ -110,6 +116,8 @@ def _tokenize(options: argparse.Namespace) -> None:
         progress=False if options.quiet else options.progress,
         overwrite=options.overwrite,
         restart=options.restart,
+        engine=options.engine,
+        address=options.address,
     )
     if not options.quiet:
         print(_render(summary), file=sys.stderr)

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpt2fast.arguments import real_number
+from gpt2fast.corpus import cluster, local
 from gpt2fast.corpus.documents import Reading
 from gpt2fast.corpus.inputs import find_inputs
 from gpt2fast.corpus.job import Plan, Summary, opened
 from gpt2fast.corpus.options import Options, Target
+from gpt2fast.errors import InputError
 from gpt2fast.threads import resolve_num_threads
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def tokenize_files(
     overwrite: bool = False,
     restart: bool = False,
     checkpoint_seconds: float = 10.0,
+    engine: str = "local",
+    address: str | None = None,
 ) -> Summary:
     """Tokenize files into token files, and return what was done.
 
@@ -79,6 +83,10 @@ def tokenize_files(
         Replace outputs that are there.  Forget what an interrupted job has done.
     checkpoint_seconds
         How often progress is saved.
+    engine, address
+        "ray" does the job on a Ray cluster, with the same bytes at the end: the one at `address`, else the one that
+        `RAY_ADDRESS` names, else one started on this machine.  Inputs and outputs must be on storage that all its
+        machines share; `num_threads` is then what a task uses, 1 by default.
 
     Raises MissingFileError, InputError (bad arguments, bad lines, damaged or changed inputs, outputs that are there,
     another process at work on them), MissingDependencyError for formats whose library is not installed, and OSError
@@ -93,9 +101,11 @@ def tokenize_files(
     (1, 3, [31373, 995, 50256])
     >>> directory.cleanup()
     """
-    from gpt2fast.corpus import local
-
     start = time.perf_counter()
+    if engine not in ("local", "ray"):
+        raise InputError(f"engine is {engine!r}; expected 'local' or 'ray'")
+    if address is not None and engine != "ray":
+        raise InputError(f"address is {address!r}, but the engine is {engine!r}; say engine='ray'")
     options = Options(field, separator, eot, val_fraction, seed, shard_tokens, on_error)
     how = Reading(options, resolve_num_threads(num_threads), on_skip or (lambda message: None))
     real_number("checkpoint_seconds", checkpoint_seconds, least=0)
@@ -106,11 +116,17 @@ def tokenize_files(
         tokenizer = get_encoding()
     patterns = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
     plan = Plan(find_inputs(patterns, input_format), target, tokenizer, options)
+    if engine == "ray" and not all(source.is_file for source in plan.inputs):
+        raise InputError("standard input and pipes are not there on the machines of a cluster; use engine='local'")
+    more = {"engine": engine, "unit_bytes": cluster.UNIT_BYTES if engine == "ray" else 0}
     try:
-        with opened(plan, restart=restart, overwrite=overwrite) as job:
+        with opened(plan, restart=restart, overwrite=overwrite, more=more) as job:
             bytes_before, tokens_before = job.counts.text_bytes, job.outputs.tokens
             if not job.finished:
-                local.run(job, how, progress=progress, checkpoint_seconds=checkpoint_seconds)
+                if engine == "ray":
+                    cluster.run(job, address=address, num_threads=num_threads, progress=progress, on_skip=how.on_skip)
+                else:
+                    local.run(job, how, progress=progress, checkpoint_seconds=checkpoint_seconds)
                 job.save(None, finished=True)
             files = job.publish()
     except OSError as error:

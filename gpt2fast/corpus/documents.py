@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast import _bpe
+from gpt2fast.arrow import plain_strings, texts_of
 from gpt2fast.corpus.batches import BATCH_BYTES, HASHED_BYTES, Batch, Cursor, batch_of
 from gpt2fast.corpus.dependencies import pyarrow_parquet
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.options import Options
 from gpt2fast.corpus.streams import ByteStream
-from gpt2fast.errors import InputError
+from gpt2fast.errors import InputError, InputTypeError
 
 __all__ = ["PART_BYTES", "read_batches"]
 
@@ -44,23 +45,23 @@ class Reading:
         self.on_skip(message)
 
 
-def read_batches(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]:
-    """The documents of `source` from the cursor `start` on.
+def read_batches(source: Input, start: Cursor, how: Reading, end: int | None = None) -> Iterator[Batch]:
+    """The documents of `source` from the cursor `start` on, those before the position `end` where it is given.
 
     Raises InputError that names file and line where a line is bad and to be refused, where the file is damaged, and
     where it changed while it was read.
     """
     source.check_unchanged()
-    yield from _READERS[source.kind](source, start, how)
+    yield from _READERS[source.kind](source, start, how, end)
     source.check_unchanged()
 
 
 # Text files
 
 
-def _read_txt(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]:
+def _read_txt(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[Batch]:
     """A document a file, or one between any two lines that are the separator; long ones in parts."""
-    stream = ByteStream(source)
+    stream = ByteStream(source, end)
     separator = None if how.options.separator is None else how.options.separator.encode()
     try:
         # One byte that was taken stays before the text, to tell whether a line begins there.
@@ -156,9 +157,9 @@ def _texts(
 # JSON lines
 
 
-def _read_jsonl(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]:
+def _read_jsonl(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[Batch]:
     """A document a line: what the field holds in its object."""
-    stream = ByteStream(source)
+    stream = ByteStream(source, end)
     try:
         stream.skip(start.position)
         cursor, pending, dropped, final = start, b"", 0, False
@@ -177,8 +178,8 @@ def _read_jsonl(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]:
                     continue
                 cursor = replace(cursor, position=cursor.position + dropped, line=cursor.line + 1)
                 text, dropped, skipped = text[first:], 0, 1
-            end = len(text) if final else text.rfind(b"\n") + 1
-            lines, pending = text[:end], text[end:]
+            whole = len(text) if final else text.rfind(b"\n") + 1
+            lines, pending = text[:whole], text[whole:]
             if lines or skipped:
                 batch = _lines(source, cursor, how, lines)
                 batch.raw, batch.skipped = stream.raw_position, batch.skipped + skipped
@@ -209,7 +210,7 @@ def _lines(source: Input, cursor: Cursor, how: Reading, lines: bytes) -> Batch:
 # Parquet
 
 
-def _read_parquet(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]:
+def _read_parquet(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[Batch]:
     """A document a row: what the column holds."""
     pa, parquet = pyarrow_parquet("reading .parquet")
     with contextlib.ExitStack() as stack:
@@ -223,30 +224,28 @@ def _read_parquet(source: Input, start: Cursor, how: Reading) -> Iterator[Batch]
                 file.write(block)
         try:
             reader = stack.enter_context(parquet.ParquetFile(file))
-            _check_column(source, reader.schema_arrow, how.options.field, pa)
-            yield from _rows(source, start, how, reader, pa)
+            name, schema = how.options.field, reader.schema_arrow
+            if name not in schema.names:
+                found = ", ".join(map(repr, schema.names))
+                raise InputError(f"{source.name}: there is no column {name!r}, but {found}")
+            try:
+                plain_strings(pa.array([], schema.field(name).type), name)
+            except InputTypeError as error:
+                raise InputError(f"{source.name}: {error}") from None
+            yield from _rows(source, start, how, reader, pa, end)
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise InputError(f"{source.name}: damaged Parquet: {error}") from None
 
 
-def _check_column(source: Input, schema: Any, name: str, pa: Any) -> None:
-    if name not in schema.names:
-        raise InputError(f"{source.name}: there is no column {name!r}, but {', '.join(map(repr, schema.names))}")
-    found = schema.field(name).type
-    if pa.types.is_dictionary(found):
-        found = found.value_type
-    if not any(test(found) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
-        raise InputError(f"{source.name}: the column {name!r} is of type {found}; expected strings")
-
-
-def _rows(source: Input, start: Cursor, how: Reading, reader: Any, pa: Any) -> Iterator[Batch]:
+def _rows(source: Input, start: Cursor, how: Reading, reader: Any, pa: Any, end: int | None) -> Iterator[Batch]:
+    """The documents of the row groups that begin before the row `end`."""
     cursor = start
     first = 0  # row of the group
     for group in range(reader.metadata.num_row_groups):
         metadata = reader.metadata.row_group(group)
-        if first + metadata.num_rows > cursor.position:
+        if first + metadata.num_rows > cursor.position and (end is None or first < end):
             size = max(metadata.total_byte_size // max(metadata.num_rows, 1), 1)
             row = first
             for record in reader.iter_batches(
@@ -267,8 +266,7 @@ def _rows(source: Input, start: Cursor, how: Reading, reader: Any, pa: Any) -> I
 
 def _column(source: Input, cursor: Cursor, how: Reading, column: Any, pa: Any) -> Batch:
     """The batch of an array of strings, whose bytes stay where they are."""
-    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_string())
+    column = plain_strings(column, how.options.field)
     after = replace(cursor, position=cursor.position + len(column))
     rows = np.arange(cursor.position + 1, after.position + 1)
     skipped = 0
@@ -307,17 +305,7 @@ def _check_rows(
     return texts, bad, mended
 
 
-def texts_of(column: Any) -> tuple[Any, npt.NDArray[np.int64]]:
-    """The bytes of an Arrow array of strings without nulls, where they are, and the spans of its values in them."""
-    if not len(column):
-        return b"", np.zeros(1, np.int64)
-    _, offsets, data = column.buffers()
-    wide = str(column.type).startswith("large")
-    spans = np.frombuffer(offsets, np.int64 if wide else np.int32, len(column) + 1, column.offset * (8 if wide else 4))
-    return b"" if data is None else memoryview(data), spans.astype(np.int64)
-
-
-_READERS: dict[str, Callable[[Input, Cursor, Reading], Iterator[Batch]]] = {
+_READERS: dict[str, Callable[[Input, Cursor, Reading, int | None], Iterator[Batch]]] = {
     "txt": _read_txt,
     "jsonl": _read_jsonl,
     "parquet": _read_parquet,

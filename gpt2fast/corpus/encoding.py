@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.arrow import eot_of, insert_eot
 from gpt2fast.corpus.batches import HASHED_BYTES, Batch, Cursor
-from gpt2fast.errors import InputError
 
 if TYPE_CHECKING:
     from gpt2fast.corpus.options import Options
     from gpt2fast.tokenizer import Tokenizer
 
-__all__ = ["Encoded", "Encoder", "goes_to_val", "insert_eot"]
+__all__ = ["Encoded", "Encoder", "goes_to_val"]
 
 
 @dataclass
@@ -57,21 +57,6 @@ def goes_to_val(beginning: bytes | memoryview, fraction: float, seed: int) -> bo
     return int.from_bytes(digest, "big") < fraction * 2**64
 
 
-def insert_eot(
-    ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], where: str, eot: int, continues: bool, is_open: bool
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The same texts with `eot` before each document or after it ("prepend" or "append").
-
-    A document that continues has had it before, one that is open gets it after when it ends.
-    """
-    ends = np.cumsum(lengths)
-    which = slice(int(continues), None) if where == "prepend" else slice(0, len(lengths) - is_open)
-    places = (ends - lengths if where == "prepend" else ends)[which]
-    lengths = lengths.copy()
-    lengths[which] += 1
-    return np.insert(ids, places, eot), lengths
-
-
 class Encoder:
     """Turns batches into tokens."""
 
@@ -80,11 +65,7 @@ class Encoder:
         self._options = options
         self._dtype = np.dtype(dtype.name)
         self._num_threads = num_threads
-        self._eot = 0
-        if options.eot != "none":
-            if "<|endoftext|>" not in tokenizer.special_tokens_set:
-                raise InputError(f"eot is {options.eot!r}, but the tokenizer {tokenizer.name!r} has no <|endoftext|>")
-            self._eot = tokenizer.eot_token
+        self._eot = eot_of(tokenizer, options.eot)
 
     def encode_all(self, batches: Generator[Batch, None, None], start: Cursor) -> Generator[Encoded, None, None]:
         """The tokens of each batch; `start` is the cursor that the first begins at."""
@@ -102,7 +83,9 @@ class Encoder:
         lengths = np.diff(offsets)
         continues, is_open = batch.continues, batch.cursor.is_open
         if self._options.eot != "none" and len(lengths):
-            ids, lengths = insert_eot(ids, lengths, self._options.eot, self._eot, continues, is_open)
+            # A document that continues has had it before, one that is open gets it after when it ends.
+            which = slice(int(continues), None) if self._options.eot == "prepend" else slice(0, len(lengths) - is_open)
+            ids, lengths = insert_eot(ids, lengths, self._options.eot, self._eot, which)
         parts = {"": Part(ids, lengths, continues, is_open)}
         if self._options.val_fraction > 0:
             val = self._deal(batch, to_val)

@@ -15,7 +15,7 @@ from gpt2fast.atomic import atomic_write
 from gpt2fast.corpus.dependencies import pyarrow_parquet
 from gpt2fast.errors import InputError
 
-__all__ = ["FORMATS", "MOST_TOKENS_OF_A_ROW", "Format", "mapped", "write_parquet"]
+__all__ = ["FORMATS", "MOST_TOKENS_OF_A_ROW", "PART", "PART_OF_ROWS", "Format", "mapped", "write_parquet"]
 
 #: A row holds a document, and Arrow counts its tokens with 32 bits.
 MOST_TOKENS_OF_A_ROW = 2**31 - 1
@@ -100,6 +100,10 @@ def mapped(path: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """The numbers of a file; no file of nothing can be mapped."""
     return np.memmap(path, dtype, "r") if os.path.getsize(path) else np.empty(0, dtype)
 
+
+#: What tasks of a cluster write: bare tokens, with their documents' lengths where the outputs will need them.
+PART = Format("part", "", ("uint16", "uint32"), _no_header)
+PART_OF_ROWS = Format("part", "", ("uint16", "uint32"), _no_header, by_document=True)
 
 FORMATS = {
     one.name: one

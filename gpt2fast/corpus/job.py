@@ -78,7 +78,8 @@ class Counts:
     skipped: int = 0
     mended: int = 0
 
-    def add(self, encoded: Encoded) -> None:
+    def add(self, encoded: Encoded | Counts) -> None:
+        """Count these as well."""
         self.documents += encoded.documents
         self.text_bytes += encoded.text_bytes
         self.skipped += encoded.skipped

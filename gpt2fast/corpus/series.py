@@ -163,6 +163,13 @@ class Series:
             self._write(self.lengths_path, 0, np.empty(0, "<i8"))
         self._close()
 
+    def remove(self) -> None:
+        """Remove the files."""
+        self.abandon()
+        for path in (self.lengths_path, *(self.path(shard) for shard in range(self.state.shard + 1))):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
     def abandon(self) -> None:
         """Close the files as they are."""
         for file in self._files.values():

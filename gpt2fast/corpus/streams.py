@@ -23,14 +23,15 @@ class _Readable(Protocol):
 
 
 class ByteStream:
-    """The decompressed bytes of an input.
+    """The decompressed bytes of an input, or those before its `end`.
 
     A compressed stream that ends early or goes wrong raises InputError, which names the file; what a compressed file
     grows to is never held as a whole.
     """
 
-    def __init__(self, source: Input) -> None:
+    def __init__(self, source: Input, end: int | None = None) -> None:
         self._source = source
+        self._left = 2**62 if end is None else end
         decompress = _DECOMPRESSORS[source.compression]
         self._raw = _Counted(open_raw(source))
         self._bytes: _Readable = decompress(self._raw)
@@ -38,6 +39,7 @@ class ByteStream:
     def read(self, size: int) -> bytes:
         """The next `size` bytes; fewer only at the end."""
         parts = []
+        size = min(size, self._left)
         while size > 0:
             try:
                 part = self._bytes.read(size)
@@ -47,12 +49,14 @@ class ByteStream:
                 break
             parts.append(part)
             size -= len(part)
+            self._left -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def skip(self, size: int) -> None:
         """Go on after the next `size` bytes.  Raises InputError where there are fewer."""
         if not self._source.compression and self._source.is_file:
             self._raw.seek(size, os.SEEK_CUR)
+            self._left -= size
             return
         while size > 0:
             part = self.read(min(size, 1 << 22))

@@ -1,0 +1,88 @@
+"""Ray Data: token ids for a dataset's column of text.
+
+import ray
+from gpt2fast.integrations.ray import TokenizeBatches
+
+dataset = ray.data.read_parquet("corpus/")
+tokens = dataset.map_batches(TokenizeBatches(eot="append"), batch_format="pyarrow")
+tokens.write_parquet("tokens/")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpt2fast.errors import InputError, InputTypeError
+
+if TYPE_CHECKING:
+    from gpt2fast.tokenizer import Tokenizer
+
+__all__ = ["TokenizeBatches"]
+
+
+class TokenizeBatches:
+    """A callable for `ray.data.Dataset.map_batches(…, batch_format="pyarrow")`: an Arrow table in, an Arrow table out.
+
+    The column `field` of strings gives way to the column `output` of list<uint16> (uint32 where the vocabulary is
+    larger); with `keep_text` it stays, too.  Nothing is copied on the way in or out, and no Python objects are made of
+    the texts.  `eot` puts end-of-text "append" after or "prepend" before each document.  The tokenizer is GPT-2's
+    unless another is given; special tokens in texts are ordinary text.  A null stays null.
+
+    An object can be handed to Ray as it is (it is small, and the tokenizer is made once in each worker process), or the
+    class with `fn_constructor_kwargs`, for actors.  Ray runs a task per processor, hence `num_threads` 1.
+
+    A call raises InputTypeError where the batch is no Arrow table, or the column holds no strings, and InputError where
+    there is no such column.
+
+    >>> import pyarrow
+    >>> table = pyarrow.table({"id": [1, 2], "text": ["hello world", "hi"]})
+    >>> TokenizeBatches(eot="append")(table).to_pydict()
+    {'id': [1, 2], 'input_ids': [[31373, 995, 50256], [5303, 50256]]}
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None = None,
+        *,
+        field: str = "text",
+        output: str = "input_ids",
+        eot: str = "none",
+        keep_text: bool = False,
+        num_threads: int | None = 1,
+    ) -> None:
+        from gpt2fast.arrow import eot_of
+
+        if tokenizer is None:
+            from gpt2fast.tokenizer import get_encoding
+
+            tokenizer = get_encoding()
+        eot_of(tokenizer, eot)
+        self._tokenizer = tokenizer
+        self._field = field
+        self._output = output
+        self._eot = eot
+        self._keep_text = keep_text
+        self._num_threads = num_threads
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch with the ids of its texts."""
+        import pyarrow as pa
+
+        from gpt2fast.arrow import tokenize_column
+
+        if not isinstance(batch, pa.Table):
+            raise InputTypeError(
+                f"the batch is of type {type(batch).__name__}; expected an Arrow table: "
+                'dataset.map_batches(..., batch_format="pyarrow")'
+            )
+        names = batch.column_names
+        if self._field not in names:
+            raise InputError(f"there is no column {self._field!r}, but {', '.join(map(repr, names))}")
+        ids = tokenize_column(
+            batch[self._field], self._tokenizer, eot=self._eot, num_threads=self._num_threads, name=self._field
+        )
+        if not self._keep_text:
+            batch = batch.drop_columns([self._field])
+        if self._output in batch.column_names:
+            return batch.set_column(batch.column_names.index(self._output), self._output, ids)
+        return batch.append_column(self._output, ids)
