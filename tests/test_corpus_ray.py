@@ -267,11 +267,9 @@ def test_it_pickles_small():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of Ray's about itself
-def test_a_dataset_of_ray(tmp_path, two_workers):
-    ray = two_workers
+def test_a_dataset_of_ray(two_workers):
     texts = [f"{i} {text}" for i in range(200) for text in corpora.DOCUMENTS]
-    corpora.write(tmp_path / "in.parquet", texts)
-    dataset = ray.data.read_parquet(str(tmp_path / "in.parquet"))
+    dataset = two_workers.data.from_arrow(pa.table({"id": range(len(texts)), "text": texts}))
     for found in (
         dataset.map_batches(TokenizeBatches(eot="append"), batch_format="pyarrow", batch_size=64),
         dataset.map_batches(
