@@ -37,7 +37,7 @@ FLOORS = [
     },
     {"model", "backend", "weights", "config"},
     {"cuda", "blas"},
-    {"tokenizer", "tokenizer_arguments", "tokenizer_files", "special_tokens", "unstable"},
+    {"arrow", "tokenizer", "tokenizer_arguments", "tokenizer_files", "special_tokens", "unstable"},
     {"hub", "hub_client", "hub_names", "safetensors"},
     {"kernels", "_bpe"},
     {"arguments", "atomic", "threads"},
