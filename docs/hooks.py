@@ -1,7 +1,8 @@
 """MkDocs hooks: README's figures and the commands' help in the pages, so that they are written down once.
 
-In a page the comment `<!-- README: Figures -->` becomes that section of README, `<!-- chart: COLUMN; TITLE -->` a bar
-chart of that column of the first of its tables that has it, and `<!-- commands -->` the --help of every command.
+In a page the comment `<!-- README: Figures -->` becomes that section of README, `<!-- table: COLUMN -->` the first of
+its tables that has such a column, `<!-- chart: COLUMN; TITLE -->` a bar chart of that column, and `<!-- commands -->` the
+--help of every command.
 """
 
 from __future__ import annotations
@@ -25,22 +26,21 @@ def section(name: str) -> str:
     return match[1].replace("](docs/", "](").strip()
 
 
+def table(name: str) -> str:
+    """The first table of README that has a column of this name, in Markdown."""
+    for match in re.finditer(r"(?:^\|.*\n)+", README.read_text(encoding="utf-8"), re.MULTILINE):
+        header = match[0].splitlines()[0].strip("|").split("|")
+        if name in (cell.strip() for cell in header):
+            return match[0].rstrip()
+    raise ValueError(f"README.md has no table with a column {name!r}")
+
+
 def column(name: str) -> list[tuple[str, float]]:
-    """The labels and numbers of a column of a table in README's figures; rows without a number are left out."""
-    header: list[str] = []
-    found: list[tuple[str, float]] = []
-    for line in README.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
-        if not cells:
-            header = []
-        elif not header:
-            header = cells
-        elif name in header and re.match(r"[\d,.]+", number := cells[header.index(name)]):
-            label = re.sub(r"[`*]", "", cells[0])
-            found.append((label, float(re.match(r"[\d,.]+", number)[0].replace(",", ""))))  # type: ignore[index]
-    if not found:
-        raise ValueError(f"README.md has no table with a column {name!r}")
-    return found
+    """The labels and numbers of a column of a table in README; rows that begin with no number there are left out."""
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table(name).splitlines())
+    place = header.index(name)
+    found = [(row[0], re.match(r"[\d,.]+", row[place])) for row in rows]
+    return [(re.sub(r"[`*]", "", label), float(match[0].replace(",", ""))) for label, match in found if match]
 
 
 def chart(name: str, title: str) -> str:
@@ -77,4 +77,5 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands())
     markdown = re.sub(r"<!-- README: (.+?) -->", lambda match: section(match[1]), markdown)
+    markdown = re.sub(r"<!-- table: (.+?) -->", lambda match: table(match[1]), markdown)
     return re.sub(r"<!-- chart: (.+?); (.+?) -->", lambda match: chart(match[1], match[2]), markdown)
