@@ -1,8 +1,8 @@
 """MkDocs hooks: README's figures and the commands' help in the pages, so that they are written down once.
 
 In a page the comment `<!-- README: Figures -->` becomes that section of README, `<!-- table: COLUMN -->` the first of
-its tables that has such a column, `<!-- chart: COLUMN; TITLE -->` a bar chart of that column, and `<!-- commands -->` the
---help of every command.
+its tables that has such a column, `<!-- chart: COLUMN; TITLE -->` a bar chart of that column, and `<!-- commands -->`
+the --help of every command.
 """
 
 from __future__ import annotations
