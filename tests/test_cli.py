@@ -331,7 +331,7 @@ def test_inspect(run: Run) -> None:
         ["generate", "a", "--tokens", "-3"],
         ["generate", "a", "--device", "gpu"],
         ["generate", "a", "--device", "cuda:x"],
-        ["generate", "a", "--dtype", "float16"],
+        ["generate", "a", "--dtype", "float64"],
         ["generate", "a", "--temperature", "warm"],
         ["generate", "--prompt"],
         ["score", "--html", "--json"],

@@ -94,7 +94,7 @@ def _score_command(options: argparse.Namespace) -> None:
 def _score_documents(options: argparse.Namespace) -> None:
     if options.text is not None:
         raise InputError("--text is one text; -o OUT scores the documents of files")
-    from gpt2fast.corpus.scores import score_files
+    from gpt2fast.corpus import score_files
 
     summary = score_files(
         options.files,

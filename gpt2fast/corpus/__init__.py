@@ -1,4 +1,4 @@
-"""Corpora to token files: text, JSON lines and Parquet in; what nanoGPT, llm.c, NumPy and Arrow read out."""
+"""Corpora to token files, which nanoGPT, llm.c, NumPy and Arrow read, or to scores: text, JSON lines, Parquet in."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from gpt2fast.corpus.documents import Reading
 from gpt2fast.corpus.inputs import find_inputs
 from gpt2fast.corpus.job import Plan, Summary, opened
 from gpt2fast.corpus.options import Options, Target
+from gpt2fast.corpus.scores import ScoreSummary, score_files
 from gpt2fast.errors import InputError
 from gpt2fast.threads import resolve_num_threads
 
 if TYPE_CHECKING:
     from gpt2fast.tokenizer import Tokenizer
 
-__all__ = ["Summary", "tokenize_files"]
+__all__ = ["ScoreSummary", "Summary", "score_files", "tokenize_files"]
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -117,6 +117,7 @@ def score_files(
     finite), MissingDependencyError for formats whose library is not installed, and OSError where the system refuses.
 
     >>> import gpt2fast, json, tempfile
+    >>> from gpt2fast.corpus import score_files
     >>> directory = tempfile.TemporaryDirectory()
     >>> with open(directory.name + "/a.jsonl", "w") as file:
     ...     _ = file.write('{"text": "Once upon a time"}\\n{"text": "time a upon Once"}\\n')
