@@ -90,6 +90,7 @@ def test_same_bytes_as_on_one_machine(tmp_path, two_workers, monkeypatch, format
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="the workers are found in /proc")
 def test_a_worker_is_killed_in_the_middle(tmp_path, two_workers, monkeypatch):
     """Nothing is lost, and nothing is there twice."""
     monkeypatch.setattr(cluster, "UNIT_BYTES", 30_000)
