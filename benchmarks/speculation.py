@@ -1,0 +1,58 @@
+"""What speculative decoding brings: tokens per second of one text with each way to propose, beside none.
+
+    python benchmarks/speculation.py [--rounds 3] [--tokens 200] [--threads N] [--model DIRECTORY]
+
+The model is the demo, which writes real texts, or one of your own.  Texts are compared first: whatever proposes, they
+must be the same.  The ways take turns; shown are the rates of the best round, and how many proposals were right.
+Weights from a seed say little here: their greedy texts repeat themselves, and so every proposal is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import gpt2fast  # noqa: E402
+
+PROMPTS = ("Once upon a time there was a king who", "The old woman said to her daughter", "In the middle of the forest")
+WAYS = (None, "int8", "int4", "lookup")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--model", default="demo")
+    options = parser.parse_args()
+    lm = gpt2fast.load(options.model, num_threads=options.threads)
+    print(f"{lm.model!r}; {time.strftime('%d %B %Y')}")
+    for temperature in (0.0, 0.8):
+        rates: dict[str | None, float] = dict.fromkeys(WAYS, 0.0)
+        found: dict[str | None, list[gpt2fast.Generation]] = {}
+        for _ in range(options.rounds + 1):  # the first round makes the copies in fewer bits
+            for way in WAYS:
+                start = time.perf_counter()
+                found[way] = [
+                    lm.generate(p, max_new_tokens=options.tokens, temperature=temperature, seed=1, speculate=way)
+                    for p in PROMPTS
+                ]
+                seconds = time.perf_counter() - start
+                rates[way] = max(rates[way], sum(len(text.ids) for text in found[way]) / seconds)
+        for way in WAYS:
+            if found[way] != found[None]:
+                raise SystemExit(f"speculate={way!r} changed a text")
+            drafted, accepted = (sum(getattr(t, name) for t in found[way]) for name in ("drafted", "accepted"))
+            share = f", {accepted / drafted:4.0%} of {drafted} proposals right" if drafted else ""
+            print(
+                f"temperature {temperature:g}, speculate={way!s:7}{rates[way]:8.0f} tokens/s, "
+                f"{rates[way] / rates[None]:.2f} times{share}"
+            )
+
+
+if __name__ == "__main__":
+    main()
