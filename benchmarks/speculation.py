@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import gpt2fast  # noqa: E402
+import gpt2fast
 
 PROMPTS = ("Once upon a time there was a king who", "The old woman said to her daughter", "In the middle of the forest")
 WAYS = (None, "int8", "int4", "lookup")
