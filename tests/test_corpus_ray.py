@@ -61,9 +61,9 @@ def test_units_are_the_whole(tmp_path, monkeypatch, kind, size):
 
     monkeypatch.setattr(cluster, "UNIT_BYTES", size)
     path = corpora.write(tmp_path / f"in.{kind}", corpora.DOCUMENTS * 5)
-    units = list(cluster.plan_units(find_inputs([path])))
-    assert len(units) == 1 or kind in ("jsonl", "parquet")
-    assert len(units) > 1 or size > 119 or kind not in ("jsonl", "parquet")
+    assert len(list(cluster.plan_units(find_inputs([path]), None))) == 1 or kind in ("jsonl", "parquet")
+    units = list(cluster.plan_units(find_inputs([path]), corpora.SEPARATOR))
+    assert (len(units) > 1) == (kind != "jsonl.gz" and size <= 119) or size == 1000
     how = Reading(Options(separator=corpora.SEPARATOR), 1)
     found = []
     for unit in units:

@@ -14,6 +14,7 @@ import glob
 import json
 import logging
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -61,30 +62,42 @@ class Unit:
         return self.source.size - self.start if self.end is None else self.end - self.start
 
 
-def plan_units(inputs: Sequence[Input]) -> Iterator[Unit]:
+def plan_units(inputs: Sequence[Input], separator: str | None) -> Iterator[Unit]:
     """The units of the inputs, in order.
 
-    JSON lines are cut at lines and Parquet at row groups; a text file may be one document, and what is compressed can
-    be read from its beginning only.
+    JSON lines are cut at lines, Parquet at row groups, text at separators; where there are none a text file is one
+    document, and what is compressed can be read from its beginning only.
     """
     for source in inputs:
-        if source.compression or source.size <= UNIT_BYTES or source.kind == "txt":
-            yield Unit(source)
-            continue
-        borders = list((_lines if source.kind == "jsonl" else _row_groups)(source))
+        borders: list[int] = []
+        if not source.compression and source.size > UNIT_BYTES:
+            if source.kind == "parquet":
+                borders = list(_row_groups(source))
+            elif source.kind == "jsonl":
+                borders = list(_after(source, re.compile(rb"\n"), 1))
+            elif separator is not None:
+                line = separator.encode()
+                borders = list(_after(source, re.compile(rb"(?<=\n)" + re.escape(line) + rb"\r?\n"), len(line) + 3))
         for start, end in zip([0, *borders], [*borders, None], strict=True):
             yield Unit(source, start, end)
 
 
-def _lines(source: Input) -> Iterator[int]:
-    """The starts of the first lines after each UNIT_BYTES."""
+def _after(source: Input, border: re.Pattern[bytes], most: int) -> Iterator[int]:
+    """The ends of the first matches after each UNIT_BYTES of the file; a match looks at `most` bytes at most."""
     with open(source.path, "rb") as file:
         at = UNIT_BYTES
         while at < source.size:
-            file.seek(at - 1)
-            while (piece := file.readline(1 << 20)) and not piece.endswith(b"\n"):
-                pass
-            at = file.tell()
+            file.seek(max(at - most, 0))
+            held = b""
+            while block := file.read(1 << 20):
+                held = held[-most:] + block
+                start = file.tell() - len(held)
+                found = border.search(held, max(at - 1 - start, 0))
+                if found:
+                    at = start + found.end()
+                    break
+            else:
+                return
             if at < source.size:
                 yield at
             at += UNIT_BYTES
@@ -176,7 +189,7 @@ class Task:
 
 def _read(unit: Unit, start: Cursor, how: Reading) -> Any:
     """The batches of a unit.  Lines are numbered from the file's beginning, read only if there are bad ones."""
-    base: int | None = 0 if unit.source.kind != "jsonl" or not unit.start else None
+    base: int | None = 0 if unit.source.kind == "parquet" or not unit.start else None
 
     def first_line() -> int:
         nonlocal base
@@ -227,7 +240,9 @@ def run(
         import ray
     except ImportError:
         raise missing("the engine ray", "ray", "ray") from None
-    units = [replace(unit, source=_absolute(unit.source)) for unit in plan_units(job.plan.inputs)]
+    units = [
+        replace(unit, source=_absolute(unit.source)) for unit in plan_units(job.plan.inputs, job.plan.options.separator)
+    ]
     task = Task(
         os.path.abspath(job.work.path),
         job.plan.tokenizer,
