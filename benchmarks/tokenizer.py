@@ -2,10 +2,11 @@
 
     python benchmarks/tokenizer.py [--english FILE] [--size 10000000] [--chart docs/tokenizer.svg]
 
-Contestants that are not installed are left out (pip install tiktoken==0.14.0 tokenizers gigatoken fastokens).  Each
-first has to give tiktoken's ids for the beginning of every text; one that does not is named and not timed.  "fresh" is
-a text that the process has not seen, "again" the median of later rounds.  Rates are MB of UTF-8 a second.  `--cpu-time`
-counts the thread's time on the processor, for busy machines; peers with threads of their own then look too fast.
+Contestants that are not installed are left out (pip install tiktoken==0.14.0 tokenizers gigatoken fastokens
+splintr-rs snaptokens).  Each first has to give tiktoken's ids for the beginning of every text; one that does not is
+named and not timed.  "fresh" is a text that the process has not seen, "again" the median of later rounds.  Rates are MB
+of UTF-8 a second.  `--cpu-time` counts the thread's time on the processor, for busy machines; peers with threads of
+their own then look too fast.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from typing import Any
 import tokenizer_corpora as corpora
 
 DATA = Path(__file__).resolve().parent.parent / "gpt2fast" / "data" / "gpt2"
-CONTESTANTS = ("gpt2fast", "tiktoken", "gigatoken", "fastokens", "tokenizers")
+CONTESTANTS = ("gpt2fast", "tiktoken", "gigatoken", "fastokens", "splintr", "snaptokens", "tokenizers")
+PACKAGES = {"splintr": "splintr-rs"}  # where the package is called otherwise
 CHECKED = 300_000  # characters of each text whose ids are compared
 
 
@@ -92,6 +94,20 @@ def contestant(name: str, directory: Path) -> dict[str, Callable[[Any], Any]]:
         return {
             "list": lambda text: fast.encode_ordinary(text).ids,
             "array": lambda text: fast.encode_batch_flat([text])[0],
+        }
+    if name == "splintr":
+        import splintr
+
+        splinter = splintr.from_json(path)
+        return {"list": splinter.encode_ordinary, "array": splinter.encode_flat, "decode": splinter.decode}
+    if name == "snaptokens":
+        import snaptokens
+
+        snap = snaptokens.Tokenizer.from_file(path)
+        return {
+            "list": lambda text: snap.encode(text).ids,
+            "array": lambda text: snap.encode_batch_flat([text])[0],
+            "decode": snap.decode,
         }
     import tokenizers
 
@@ -167,7 +183,7 @@ def worker(arguments: argparse.Namespace) -> None:
 def installed(name: str) -> str | None:
     """The version of a package, None where it is not installed."""
     try:
-        return version(name)
+        return version(PACKAGES.get(name, name))
     except PackageNotFoundError:
         return "(this tree)" if name == "gpt2fast" else None
 
@@ -176,7 +192,9 @@ def chart(path: Path, results: dict[str, dict[str, float]], versions: dict[str, 
     """Bars as SVG: fresh text to arrays, what a corpus is tokenized at."""
     rows = [f"{name}, array, fresh" for name in ("English", "code", "ten languages")]
     most = max(result.get(row, 0) for result in results.values() for row in rows)
-    colours = dict(zip(CONTESTANTS, ("#c2410c", "#64748b", "#0f766e", "#7c3aed", "#a16207"), strict=True))
+    colours = dict(
+        zip(CONTESTANTS, ("#c2410c", "#64748b", "#0f766e", "#7c3aed", "#be185d", "#1d4ed8", "#a16207"), strict=True)
+    )
     parts: list[str] = []
     y = 50
     for row in rows:
