@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpt2fast._bpe import Bpe
 from gpt2fast.errors import InputError, MissingFileError
@@ -22,8 +21,8 @@ __all__ = [
 END_OF_TEXT = "<|endoftext|>"
 
 
-@dataclass(frozen=True)
-class SpecialToken:
+# Named tuples: importing dataclasses takes as long as reading GPT-2's merges.
+class SpecialToken(NamedTuple):
     """A token that stands for itself wherever its text is allowed to count."""
 
     id: int
@@ -32,13 +31,12 @@ class SpecialToken:
     rstrip: bool = False
 
 
-@dataclass(frozen=True)
-class TokenizerFiles:
+class TokenizerFiles(NamedTuple):
     """The contents of vocab.json and merges.txt, the special tokens by their text, and where they came from."""
 
     vocabulary: bytes
     merges: bytes
-    specials: dict[str, SpecialToken] = field(default_factory=dict)
+    specials: dict[str, SpecialToken]
     vocabulary_source: str = "vocabulary"
     merges_source: str = "merges"
     #: The ids follow from the merges, as GPT-2's do, and the last is the only special token's.  Building from the
