@@ -1,4 +1,4 @@
-"""Tokens per second of the engine on GPT-2 124M, in each dtype, and of transformers where it is installed.
+"""Tokens per second of the engine on GPT-2 124M, in each dtype, and of transformers and CTranslate2 where installed.
 
     python benchmarks/engine.py [--rounds 5] [--threads 1 2] [--size gpt2] [--device cuda]
 
@@ -24,8 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import seeded  # noqa: E402
+from engine_peers import DECODES, PREFILLS, CTranslate2, transformers_rates  # noqa: E402
 
-from gpt2fast.bench import decoding_rate, median_seconds, prefill_rate  # noqa: E402
+from gpt2fast import get_encoding  # noqa: E402
+from gpt2fast.bench import decoding_rate, prefill_rate  # noqa: E402
 from gpt2fast.cuda.device import open_device  # noqa: E402
 from gpt2fast.kernels.cpu import cpu_level  # noqa: E402
 from gpt2fast.model import GPT2  # noqa: E402
@@ -35,33 +37,10 @@ COLUMNS = ("prefill 128", "prefill 512", "decode at 32", "decode at 900", "8 tex
 
 def ours(model: GPT2, rounds: int) -> list[float]:
     """The figures of a row but the last."""
-    prefill = [prefill_rate(model, length, rounds) for length in (128, 512)]
     return [
-        *prefill,
-        *(decoding_rate(model, length, batch, 4 * rounds) for length, batch in ((32, 1), (900, 1), (32, 8), (32, 32))),
+        *(prefill_rate(model, length, rounds) for length in PREFILLS),
+        *(decoding_rate(model, length, batch, 4 * rounds) for length, batch in DECODES),
     ]
-
-
-def theirs(directory: Path, threads: int, rounds: int, device: str = "cpu", dtype: str = "float32") -> list[float]:
-    """The same of transformers."""
-    import torch
-    from transformers import GPT2LMHeadModel
-
-    torch.set_num_threads(threads)
-    model = GPT2LMHeadModel.from_pretrained(directory).eval().to(device, getattr(torch, dtype))
-    ids = (torch.arange(1024) * 37 % model.config.vocab_size).to(device)
-
-    def decode(length: int, batch: int) -> float:
-        cache = model(ids[:length].repeat(batch, 1), logits_to_keep=1).past_key_values
-        one = torch.full((batch, 1), 5, device=device)
-        step = lambda: model(one, past_key_values=cache, logits_to_keep=1).logits.cpu()  # noqa: E731
-        return batch / median_seconds(step, 4 * rounds)
-
-    def prefill(length: int) -> float:
-        return length / median_seconds(lambda: model(ids[None, :length], logits_to_keep=1).logits.cpu(), rounds)
-
-    with torch.inference_mode():
-        return [prefill(128), prefill(512), decode(32, 1), decode(900, 1), decode(32, 8), decode(32, 32)]
 
 
 def main() -> None:
@@ -100,15 +79,22 @@ def main() -> None:
                     raise SystemExit(f"{dtype} {gemm} is off by {error}")
                 bits = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8.5, "int4": 4.5}[dtype]
                 show(f"{threads}, {dtype} {model.gemm}", ours(model, options.rounds), model.num_parameters * bits / 8)
+            path = Path(directory)
+            if not (path / "config.json").exists():
+                GPT2.from_tensors(config, tensors).save_pretrained(path)
+                get_encoding("gpt2").save_pretrained(path)
             if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-                path = Path(directory)
-                if not (path / "config.json").exists():
-                    GPT2.from_tensors(config, tensors).save_pretrained(path)
                 for dtype in their_dtypes:
-                    row = theirs(path, threads, options.rounds, options.device, dtype)
-                    show(
-                        f"{threads}, transformers {dtype}", row, model.num_parameters * (4 if dtype == "float32" else 2)
-                    )
+                    row = transformers_rates(path, threads, options.rounds, options.device, dtype)
+                    size = model.num_parameters * (4 if dtype == "float32" else 2)
+                    show(f"{threads}, transformers {dtype}", row, size)
+            if importlib.util.find_spec("ctranslate2") and options.device == "cpu":
+                for dtype, size in (("float32", 4), ("int8", 1)):
+                    peer = CTranslate2(path, threads, dtype)
+                    error = np.abs(peer.logits(expected["ids_1"]) - expected["last_logits_1"]).max()
+                    if dtype == "float32" and error > 1e-3:
+                        raise SystemExit(f"CTranslate2 is off by {error}")
+                    show(f"{threads}, CTranslate2 {dtype}", peer.rates(options.rounds), model.num_parameters * size)
 
 
 if __name__ == "__main__":
