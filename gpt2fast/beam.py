@@ -25,7 +25,7 @@ from gpt2fast.errors import InputError, NonFiniteError
 from gpt2fast.generation import Prompt, continuations
 from gpt2fast.nonfinite import located
 from gpt2fast.pairing import shared_vocabulary
-from gpt2fast.sampling import highest, log_probabilities, penalize_repetition, repeated_ngrams
+from gpt2fast.sampling import highest, log_probabilities, penalize_repetition
 from gpt2fast.settings import Settings
 
 __all__ = ["Beam", "beam_search"]
@@ -79,9 +79,9 @@ def beam_search(
     """The `num_return_sequences` best continuations of the ids `prompt` that a search with `num_beams` beams finds,
     best first.
 
-    Of `settings`, what says how texts end counts, and the repetition penalty, `no_repeat_ngram_size` and `banned_ids`,
-    which work on log-probabilities.  Raises InputError or InputTypeError, naming the argument, before anything is
-    computed, and InputError where the model's logits are not finite or every token is banned.
+    Of `settings`, what says how texts end counts, and the repetition penalty, `no_repeat_ngram_size`, `banned_ids` and
+    `banned_sequences`, which work on log-probabilities.  Raises InputError or InputTypeError, naming the argument,
+    before anything is computed, and InputError where the model's logits are not finite or every token is banned.
     """
     num_beams = whole_number("num_beams", num_beams, least=1)
     if whole_number("num_return_sequences", num_return_sequences, least=1) > num_beams:
@@ -171,8 +171,7 @@ def _allowed(logarithms: Floats, ids: Sequence[int], settings: Settings, banned:
     """The log-probabilities of the next token after penalties and bans; they need no longer sum to one."""
     if settings.repetition_penalty != 1:
         logarithms = penalize_repetition(logarithms, ids, settings.repetition_penalty)
-    repeated = repeated_ngrams(ids, settings.no_repeat_ngram_size) if settings.no_repeat_ngram_size else []
-    logarithms[[*repeated, *settings.banned_ids, *banned]] = -np.inf
+    logarithms[settings.unwanted(ids, banned)] = -np.inf
     return logarithms
 
 

@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     no_repeat_ngram_size: int
     logit_bias: Mapping[int, float]
     banned_ids: Sequence[int]
+    banned_sequences: Sequence[Sequence[int]]
     stop: str | Sequence[str] | None
     seed: int | Sequence[int] | None
     logprobs: int | None
@@ -131,7 +132,8 @@ class LanguageModel:
 
         The options, explained at `gpt2fast.generation.Settings`, are max_new_tokens (60), min_new_tokens, temperature
         (0.8; 0 is greedy), top_k (40; 0 is off), top_p, min_p, repetition_penalty, presence_penalty,
-        frequency_penalty, no_repeat_ngram_size, logit_bias, banned_ids, stop, seed, logprobs, overflow and batch_size.
+        frequency_penalty, no_repeat_ngram_size, logit_bias, banned_ids, banned_sequences, stop, seed, logprobs,
+        overflow and batch_size.
         `on_token` is called with a `Step` for every new token.  `speculate` or `draft` makes a large model quicker and
         changes nothing else; see `drafter`.
 
@@ -200,6 +202,7 @@ class LanguageModel:
         repetition_penalty: float = 1.0,
         no_repeat_ngram_size: int = 0,
         banned_ids: Sequence[int] = (),
+        banned_sequences: Sequence[Sequence[int]] = (),
         overflow: Literal["stop", "error"] = "stop",
     ) -> list[Beam]:
         r"""The `num_return_sequences` most probable continuations that a beam search finds, each a `Beam`, best first.
@@ -228,6 +231,7 @@ class LanguageModel:
             repetition_penalty=repetition_penalty,
             no_repeat_ngram_size=no_repeat_ngram_size,
             banned_ids=banned_ids,
+            banned_sequences=banned_sequences,
             overflow=overflow,
         )
         return beam_search(

@@ -66,6 +66,9 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     #: Ids that are never chosen.
     banned_ids: Sequence[int] = ()
+    #: Runs of ids that never come: the last id of one is not chosen where the text, prompt included, ends with the
+    #: others.  A word has several: at the beginning of a text, after a space, with a capital.
+    banned_sequences: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         self._set("temperature", real_number("temperature", self.temperature, least=0))
@@ -88,13 +91,16 @@ class Sampling:
         if isinstance(self.banned_ids, (str, bytes)) or not isinstance(self.banned_ids, (Sequence, np.ndarray)):
             raise InputTypeError(f"banned_ids is {self.banned_ids!r}; expected a sequence of ids")
         self._set("banned_ids", tuple(whole_number("an id of banned_ids", i) for i in self.banned_ids))
+        self._set("banned_sequences", _sequences(self.banned_sequences))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def check_ids(self, n_vocab: int) -> None:
-        """Raise InputError where logit_bias or banned_ids names an id that is not under `n_vocab`."""
-        for name, ids in (("logit_bias", self.logit_bias), ("banned_ids", self.banned_ids)):
+        """Raise InputError where logit_bias, banned_ids or banned_sequences names an id that is not under `n_vocab`."""
+        sequences = [i for sequence in self.banned_sequences for i in sequence]
+        named = {"logit_bias": self.logit_bias, "banned_ids": self.banned_ids, "banned_sequences": sequences}
+        for name, ids in named.items():
             for i in ids:
                 if i >= n_vocab:
                     raise InputError(f"{name} names id {i}, which is outside the vocabulary of {n_vocab} tokens")
@@ -111,9 +117,9 @@ class Sampling:
         """The id of the chosen token; `logits` (n_vocab,) stay as they are.
 
         `seen` are the ids of prompt and text so far, the first `prompt` of them the prompt's, `banned` ids to ban
-        besides `banned_ids`.  A generator is needed
-        where the temperature is not 0.  Raises InputError where a logit is NaN or positive infinity, which means that
-        the weights are damaged or overflow, and where no token is left to choose.
+        besides `banned_ids`.  A generator is needed where the temperature is not 0.  Raises InputError where a logit is
+        NaN or positive infinity, which means that the weights are damaged or overflow, and where no token is left to
+        choose.
         """
         values = self._processed(_checked(logits), seen, banned, prompt)
         if self.temperature == 0:
@@ -157,14 +163,24 @@ class Sampling:
             ids, counts = np.unique(np.asarray(seen[prompt:], np.int64), return_counts=True)
             values = values.astype(np.float64)  # always a copy
             values[ids] -= self.presence_penalty + self.frequency_penalty * counts
-        repeated = repeated_ngrams(seen, self.no_repeat_ngram_size) if self.no_repeat_ngram_size else []
-        unwanted = [*repeated, *self.banned_ids, *banned]
+        unwanted = self.unwanted(seen, banned)
         if unwanted:
             values = values.copy()
             values[unwanted] = -np.inf
             if values.max() == -np.inf:
                 raise InputError("no token is left to choose: each one is banned or has a logit of -infinity")
         return values
+
+    def unwanted(self, seen: Sequence[int], banned: Sequence[int] = ()) -> list[int]:
+        """The ids that may not come after `seen`: `banned` ones, and those that repeated n-grams, `banned_ids` and
+        `banned_sequences` exclude."""
+        repeated = repeated_ngrams(seen, self.no_repeat_ngram_size) if self.no_repeat_ngram_size else []
+        ended = [
+            last
+            for *others, last in self.banned_sequences
+            if not others or [int(i) for i in seen[-len(others) :]] == others
+        ]
+        return [*repeated, *ended, *self.banned_ids, *banned]
 
     def _kept(self, values: Floats) -> tuple[Ids, npt.NDArray[np.float64]]:
         """The ids that top-k, top-p and min-p keep, and their probabilities up to a common factor."""
@@ -267,6 +283,18 @@ def random_generator(seed: int, sample: int = 0) -> np.random.Generator:
     """The stream of draws for one text: it depends on the seed and on which of a prompt's samples the text is, so
     neither the batch around it nor its order of work can change it."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(sample,))))
+
+
+def _sequences(values: Any) -> tuple[tuple[int, ...], ...]:
+    name = "banned_sequences"
+    if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, np.ndarray)):
+        raise InputTypeError(f"{name} is {values!r}; expected a sequence of sequences of ids")
+    for value in values:
+        if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+            raise InputTypeError(f"{name} holds {value!r}; expected a sequence of ids")
+        if not len(value):
+            raise InputError(f"{name} holds an empty sequence; it would ban nothing or everything")
+    return tuple(tuple(whole_number(f"an id of {name}", i) for i in value) for value in values)
 
 
 def _penalty(value: Any) -> float:

@@ -335,7 +335,33 @@ def test_arguments_are_checked_by_name(name: str, value: Any, error: type[Except
         Sampling(**{name: value})
 
 
-@pytest.mark.parametrize("options", [{"logit_bias": {9: 1.0}}, {"banned_ids": [3, 9]}])
+def test_banned_sequences_end_nowhere() -> None:
+    logits = np.array([3.0, 2.0, 1.0])
+    greedy = Sampling(temperature=0, banned_sequences=[[0, 0], [2, 1, 0], [1, 1]])
+    assert [greedy.choose(logits, seen) for seen in ([], [1], [0], [2, 1], [1, 2, 1], [2, 2])] == [0, 0, 1, 2, 2, 0]
+    assert greedy.choose(logits, np.array([0])) == 1
+    assert Sampling(temperature=0, banned_sequences=[[0]]).choose(logits) == 1
+    assert greedy.unwanted([0], [2]) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        ("no", InputTypeError, "banned_sequences is 'no'"),
+        ([1, 2], InputTypeError, "banned_sequences holds 1; expected a sequence of ids"),
+        (["no"], InputTypeError, "banned_sequences holds 'no'"),
+        ([[1], []], InputError, "banned_sequences holds an empty sequence"),
+        ([[1.5]], InputTypeError, "an id of banned_sequences is 1.5"),
+    ],
+)
+def test_banned_sequences_are_checked(value: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Sampling(banned_sequences=value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"logit_bias": {9: 1.0}}, {"banned_ids": [3, 9]}, {"banned_sequences": [[1], [1, 9]]}]
+)
 def test_ids_outside_the_vocabulary(options: dict[str, Any]) -> None:
     Sampling(**options).check_ids(10)
     with pytest.raises(InputError, match="id 9, which is outside the vocabulary of 9 tokens"):
