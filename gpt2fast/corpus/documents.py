@@ -229,7 +229,7 @@ def _read_parquet(source: Input, start: Cursor, how: Reading, end: int | None) -
                 found = ", ".join(map(repr, schema.names))
                 raise InputError(f"{source.name}: there is no column {name!r}, but {found}")
             try:
-                plain_strings(pa.array([], schema.field(name).type), name)
+                plain_strings(pa.nulls(0, schema.field(name).type), name)
             except InputTypeError as error:
                 raise InputError(f"{source.name}: {error}") from None
             yield from _rows(source, start, how, reader, pa, end)
