@@ -5,7 +5,9 @@ OpenAI's two), repeated n-grams, banned ids, temperature, top-k, top-p, min-p.  
 left.
 
 Performance notes (30 November 2026, NumPy on one core of a busy AMD EPYC, 50,257 logits, median of 40):
-- temperature 0 takes 12 us, top-k 40 takes 50 us, top-k 40 with top-p 0.9 takes 87 us, the whole vocabulary 370 us.
+- temperature 0 takes 9 us, top-k 40 takes 53 us, top-k 40 with top-p 0.9 takes 65 us, the whole vocabulary 1.4 ms.
+- Inverse transform sampling took 0.4 ms there, but a draft's choice then often was another than the network's: of an
+  int8 draft's proposals at temperature 0.8 64 % were right, 86 % by the race.
 - The k highest by np.argpartition take 540 us, by np.partition and a comparison 360 us.  What is here looks at the
   maxima of columns of 64 values first: a tenth of that.
 - Top-p over the whole vocabulary sorts 256 tokens, then 4,096 where these do not reach p, and so on: 1.1 ms for normal
