@@ -69,6 +69,34 @@ def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: the processors there are)")
 
 
+def add_documents(parser: Any) -> None:
+    """How documents are found in files: --field, --separator, --input-format and --on-error, None where not given."""
+    parser.add_argument("--field", metavar="NAME", help="the field or column that holds the text (default: text)")
+    parser.add_argument(
+        "--separator", metavar="LINE", help="the line between documents of a text file; '' for blank lines"
+    )
+    parser.add_argument(
+        "--input-format",
+        metavar="KIND",
+        help="what to read, where names don't tell: txt, jsonl or parquet, also jsonl.gz and so on",
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=["error", "skip", "replace"],
+        help="bad lines: stop with file and line, skip and count them, or first make U+FFFD of what is no UTF-8 "
+        "(default: error)",
+    )
+
+
+def add_progress(parser: argparse.ArgumentParser) -> None:
+    """--progress, None where a terminal decides, or --quiet."""
+    bar = parser.add_mutually_exclusive_group()
+    bar.add_argument(
+        "--progress", action="store_true", default=None, help="a progress bar also where there is no terminal"
+    )
+    bar.add_argument("--quiet", action="store_true", help="neither progress nor summary on standard error")
+
+
 def add_speculate(parser: argparse.ArgumentParser) -> None:
     """--speculate; `LanguageModel.drafter` takes it."""
     parser.add_argument(

@@ -41,26 +41,12 @@ def add_to(commands: Any) -> None:
         "files", nargs="*", default=["-"], metavar="FILE", help="- is standard input (default); several only with -o"
     )
     documents = score.add_argument_group("with -o")
-    documents.add_argument("--field", metavar="NAME", help="the field or column that holds the text (default: text)")
-    documents.add_argument("--separator", metavar="LINE", help="the line between documents of a text file")
-    documents.add_argument(
-        "--input-format", metavar="KIND", help="what to read, where names don't tell: txt, jsonl or parquet, also .gz"
-    )
-    documents.add_argument(
-        "--on-error",
-        choices=["error", "skip", "replace"],
-        help="bad lines: stop with file and line, skip and count them, or first make U+FFFD of what is no UTF-8 "
-        "(default: error)",
-    )
+    common.add_documents(documents)
     documents.add_argument(
         "--tokens", action="store_true", help="lists of ids, log-probabilities, ranks, entropies, too"
     )
     documents.add_argument("--with-text", action="store_true", help="the text, too")
-    bar = score.add_mutually_exclusive_group()
-    bar.add_argument(
-        "--progress", action="store_true", default=None, help="a progress bar also where there is no terminal"
-    )
-    bar.add_argument("--quiet", action="store_true", help="neither progress nor summary on standard error")
+    common.add_progress(score)
 
 
 def _score_command(options: argparse.Namespace) -> None:

@@ -38,17 +38,8 @@ def add_to(commands: Any) -> None:
         choices=["nanogpt", "llmc", "npy", "parquet"],
         help="what to write; .bin is nanogpt where nothing is said",
     )
-    parser.add_argument(
-        "--input-format",
-        metavar="KIND",
-        help="what to read, where names don't tell: txt, jsonl or parquet, also jsonl.gz and so on",
-    )
-    parser.add_argument(
-        "--field", default="text", metavar="NAME", help="the field or column that holds the text (default: text)"
-    )
-    parser.add_argument(
-        "--separator", metavar="LINE", help="the line between documents of a text file; '' for blank lines"
-    )
+    common.add_documents(parser)
+    parser.set_defaults(field="text", on_error="error")
     eot = parser.add_mutually_exclusive_group()
     eot.add_argument(
         "--append-eot", dest="eot", action="store_const", const="append", help="end-of-text after each document"
@@ -69,13 +60,6 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--shard-tokens", type=common.positive, metavar="N", help="numbered files of N tokens instead of one file"
     )
-    parser.add_argument(
-        "--on-error",
-        choices=["error", "skip", "replace"],
-        default="error",
-        help="bad lines: stop with file and line, skip and count them, or first make U+FFFD of what is no UTF-8 "
-        "(default: error)",
-    )
     common.add_tokenizer(parser)
     parser.add_argument(
         "--threads", type=common.positive, metavar="N", help="threads (default: the processors there are)"
@@ -88,11 +72,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace outputs that are there")
     parser.add_argument("--restart", action="store_true", help="forget what an interrupted job has done")
-    bar = parser.add_mutually_exclusive_group()
-    bar.add_argument(
-        "--progress", action="store_true", default=None, help="a progress bar also where there is no terminal"
-    )
-    bar.add_argument("--quiet", action="store_true", help="neither progress nor summary on standard error")
+    common.add_progress(parser)
 
 
 def _tokenize(options: argparse.Namespace) -> None:
