@@ -148,7 +148,7 @@ class CpuBackend:
     dtype: str = "float32"
     gemm: str = "panel"
     num_threads: int = 1
-    cache_dtype: str = "float32"
+    cache_dtype: str | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ class CpuBackend:
             raise InputError(f"gemm is {self.gemm!r}; expected 'panel' or 'blas'")
         if self.gemm == "blas" and self.dtype != "float32":
             raise InputError(f"gemm is 'blas' and dtype {self.dtype!r}; BLAS multiplies float32 only")
-        if self.cache_dtype not in ("float32", "bfloat16"):
+        if self.cache_dtype not in (None, "float32", "bfloat16"):
             raise InputError(f"cache_dtype is {self.cache_dtype!r}; expected 'float32' or 'bfloat16'")
 
     def with_dtype(self, dtype: str) -> CpuBackend:
@@ -191,7 +191,10 @@ class CpuBackend:
         return Transformer(**parts)
 
     def new_cache(self, **sizes: int) -> KVCache:
-        return KVCache(**sizes, dtype=self.cache_dtype)
+        # Beside weights of 8 bits the cache would be most of what a token late in a text reads, and its rounding is lost
+        # in theirs.
+        default = "bfloat16" if self.dtype in ("int8", "int4") else "float32"
+        return KVCache(**sizes, dtype=self.cache_dtype or default)
 
 
 def open_backend(device: str, *, dtype: str, gemm: str, num_threads: int, cache_dtype: str | None = None) -> Backend:
@@ -201,7 +204,7 @@ def open_backend(device: str, *, dtype: str, gemm: str, num_threads: int, cache_
     MissingDependencyError, which names the extra that brings CuPy, and DeviceError, which says what was found.
     """
     if device == "cpu":
-        return CpuBackend(dtype, gemm, num_threads, cache_dtype or "float32")
+        return CpuBackend(dtype, gemm, num_threads, cache_dtype)
     if not isinstance(device, str) or device.partition(":")[0] != "cuda":
         raise InputError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:' and a number")
     if cache_dtype not in (None, dtype):

@@ -74,9 +74,20 @@ def test_a_cache_of_bfloat16_rounds_keys_and_values_and_nothing_else():
     for model, cache in zip((half, whole), caches, strict=True):
         model(ids, cache)
     assert caches[0].nbytes * 2 == caches[1].nbytes
-    for options, words in (({"cache_dtype": "int8"}, "cache_dtype is 'int8'; expected 'float32' or 'bfloat16'"),):
-        with pytest.raises(InputError, match=words):
-            GPT2.from_tensors(config, tensors, **options)
+    with pytest.raises(InputError, match="cache_dtype is 'int8'; expected 'float32' or 'bfloat16'"):
+        GPT2.from_tensors(config, tensors, cache_dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype", "size"),
+    [("float32", None, 4), ("bfloat16", None, 4), ("int8", None, 2), ("int4", None, 2), ("int8", "float32", 4)],
+)
+def test_weights_of_eight_bits_and_fewer_have_a_cache_of_bfloat16_unless_another_is_asked_for(dtype, cache_dtype, size):
+    config = Config(vocab_size=97, n_ctx=32, n_embd=64, n_layer=2, n_head=4)
+    model = GPT2.from_tensors(config, seeded.tensors(config), dtype=dtype, cache_dtype=cache_dtype)
+    cache = model.new_cache()
+    model(np.arange(32), cache)
+    assert cache.nbytes == 2 * 2 * 32 * 64 * size  # keys and values of two layers
 
 
 def test_memory_comes_with_tokens_and_is_shared(model):

@@ -16,7 +16,7 @@ from gpt2fast.model import GPT2
 CONFIG = Config(vocab_size=331, n_ctx=300, n_embd=60, n_layer=2, n_head=3, n_inner=100)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16", "int8", "int4", "int8, bfloat16"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "int8", "int4", "int8, float32", "float32, bfloat16"])
 def model(request):
     dtype, _, cache = request.param.partition(", ")
     return GPT2.from_tensors(CONFIG, seeded.tensors(CONFIG), dtype=dtype, cache_dtype=cache or None, num_threads=1)
