@@ -191,8 +191,8 @@ class CpuBackend:
         return Transformer(**parts)
 
     def new_cache(self, **sizes: int) -> KVCache:
-        # Beside weights of 8 bits the cache would be most of what a token late in a text reads, and its rounding is lost
-        # in theirs.
+        # Beside weights of 8 bits the cache would be most of what a token late in a text reads, and its rounding is
+        # lost in theirs.
         default = "bfloat16" if self.dtype in ("int8", "int4") else "float32"
         return KVCache(**sizes, dtype=self.cache_dtype or default)
 

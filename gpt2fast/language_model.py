@@ -49,7 +49,7 @@ class Options(TypedDict, total=False):
     logprobs: int | None
     overflow: Literal["stop", "error", "slide"]
     batch_size: int
-    speculate: Literal["int4", "int8", "lookup"] | None
+    speculate: Literal["int4", "int8", "lookup", "off"] | None
     draft: LanguageModel | GPT2 | None
 
 
@@ -134,8 +134,8 @@ class LanguageModel:
         (0.8; 0 is greedy), top_k (40; 0 is off), top_p, min_p, repetition_penalty, presence_penalty,
         frequency_penalty, no_repeat_ngram_size, logit_bias, banned_ids, banned_sequences, stop, seed, logprobs,
         overflow and batch_size.
-        `on_token` is called with a `Step` for every new token.  `speculate` or `draft` makes a large model quicker and
-        changes nothing else; see `drafter`.
+        `on_token` is called with a `Step` for every new token.  `speculate` or `draft` makes it quicker and changes
+        nothing else; see `drafter`.
 
         Raises InputError or InputTypeError, naming the argument, before anything is computed; InputError, too, where
         the model's logits are not finite.
@@ -319,28 +319,33 @@ class LanguageModel:
     def drafter(
         self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1
     ) -> Drafter | None:
-        """What proposes tokens in speculative decoding of up to `size` texts at once; None where nothing is asked for.
+        """What proposes tokens in speculative decoding of up to `size` texts at once; None where nothing does.
 
-        `speculate` is "int8" or "int4", a copy of this model in fewer bits, made at the first call and kept; or
-        "lookup", which looks for what followed when the text's last tokens came before.  `draft` is a smaller model
-        with the same tokens.  The texts are those that would come without, token by token, only sooner, if the
+        `speculate` is "lookup", which looks for what followed when the text's last tokens came before; "int8" or
+        "int4", a copy of this model in fewer bits, made at the first call and kept; or "off".  `draft` is a smaller
+        model with the same tokens.  The texts are those that would come without, token by token, only sooner, if the
         proposals are good; `Generation.drafted` and `Generation.accepted` tell how good they were.
+
+        With neither it is "lookup" where logits are the same bit for bit however many tokens a pass takes: on a CPU,
+        with `gemm="panel"`.  Elsewhere it is "off".
 
         Raises InputError or InputTypeError where both are given, or one that cannot draft for this model.
         """
         if speculate is not None and draft is not None:
             raise InputError("speculate and draft were given; expected one of them")
-        if speculate == "lookup":
-            return PromptLookup()
         if draft is not None:
             model = draft.model if isinstance(draft, LanguageModel) else draft
             if not isinstance(model, GPT2):
                 raise InputTypeError(f"draft is of type {type(draft).__name__}; expected a LanguageModel or a GPT2")
             return ModelDrafter(self.model, model, size)
         if speculate is None:
+            speculate = "lookup" if self.model.gemm == "panel" else "off"
+        if speculate == "off":
             return None
+        if speculate == "lookup":
+            return PromptLookup()
         if speculate not in ("int8", "int4"):
-            raise InputError(f"speculate is {speculate!r}; expected 'int4', 'int8' or 'lookup'")
+            raise InputError(f"speculate is {speculate!r}; expected 'int4', 'int8', 'lookup' or 'off'")
         if speculate == self.model.dtype:
             raise InputError(f"speculate is {speculate!r}, but the model itself is kept so; nothing would be quicker")
         if speculate not in self._drafts:

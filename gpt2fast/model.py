@@ -59,8 +59,8 @@ class GPT2:
     may differ in the last digits from one call to the next.
 
     `cache_dtype="bfloat16"` keeps the keys and values of texts in half the memory, and so reads long texts' sooner, at
-    the price of some digits.  It is the default beside int8 and int4, "float32" beside the others; a GPU's cache is kept
-    as its weights are.
+    the price of some digits.  It is the default beside int8 and int4, "float32" beside the others; a GPU's cache is
+    kept as its weights are.
 
     On a CPU with `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut
     into calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies

@@ -11,44 +11,63 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gpt2fast.continuation import Continuation, Foresight
 from gpt2fast.errors import InputError
 
-__all__ = ["ModelDrafter", "PromptLookup"]
+__all__ = ["ModelDrafter", "PromptLookup", "RunIndex"]
 
-_LONGEST, _SHORTEST = 4, 2  # ids that are looked up in the text so far
+# Ids of a run that is looked up (30 November 2026, the demo model's texts).  Pairs are found oftener but foretell
+# little: of what they propose for sampled texts 22 % are right, which in int8 costs more than it brings.  Looking for
+# four or six ids first makes greedy texts 0 to 3 % quicker.
+_RUN = 3
 
 
 class PromptLookup:
     """Proposes what followed when the text's last ids came before: for texts that quote their prompt or repeat.
 
-    The idea is A. Saxena's prompt lookup decoding (2023).  It costs nothing where it finds nothing.
+    The idea is A. Saxena's prompt lookup decoding (2023).  It costs next to nothing where it finds nothing.
     """
+
+    def __init__(self) -> None:
+        self._indices: WeakKeyDictionary[Continuation, RunIndex] = WeakKeyDictionary()
 
     def propose(self, texts: Sequence[tuple[int, int, Continuation]], most: Sequence[int]) -> list[list[int]]:
         """At most `most` ids for each text; none where nothing like its end came before."""
-        return [lookup(text.ids, count) for (_, _, text), count in zip(texts, most, strict=True)]
+        proposals = []
+        for (_, _, text), count in zip(texts, most, strict=True):
+            index = self._indices.get(text)
+            if index is None:
+                index = self._indices[text] = RunIndex()
+            proposals.append(index.following(text.ids, count))
+        return proposals
 
 
-def lookup(ids: Sequence[int], count: int) -> list[int]:
-    """The up to `count` ids that followed the last time that the end of `ids`, four to two of them, came before.
+class RunIndex:
+    """What came after each run of three ids in one text that grows."""
 
-    >>> lookup([1, 2, 3, 4, 5, 2, 3], 2)
-    [4, 5]
-    """
-    array = np.asarray(ids)
-    for size in range(_LONGEST, _SHORTEST - 1, -1):
-        if count < 1 or len(array) <= size:
-            continue
-        windows = np.lib.stride_tricks.sliding_window_view(array[:-1], size)
-        places = np.flatnonzero((windows == array[-size:]).all(axis=1))
-        if len(places):
-            start = int(places[-1]) + size
-            return [int(i) for i in array[start : start + count]]
-    return []
+    def __init__(self) -> None:
+        self._after: dict[tuple[int, ...], int] = {}
+        self._read = _RUN
+
+    def following(self, ids: Sequence[int], count: int) -> list[int]:
+        """The `count` ids that followed the last time that the last three of `ids` came before; none where they did
+        not.  A text that repeats itself goes on to do so.  `ids` are those of the call before, and more.
+
+        >>> RunIndex().following([1, 2, 3, 4, 1, 2, 3], 6)
+        [4, 1, 2, 3, 4, 1]
+        """
+        for end in range(self._read, len(ids)):
+            self._after[tuple(ids[end - _RUN : end])] = end
+        self._read = max(len(ids), _RUN)
+        place = self._after.get(tuple(ids[-_RUN:]))
+        if place is None:
+            return []
+        period = len(ids) - place
+        return [ids[place + i % period] for i in range(count)]
 
 
 class ModelDrafter:

@@ -102,8 +102,9 @@ def add_speculate(parser: argparse.ArgumentParser) -> None:
     """--speculate; `LanguageModel.drafter` takes it."""
     parser.add_argument(
         "--speculate",
-        choices=["int4", "int8", "lookup"],
-        help="propose tokens with a smaller copy of the model or from the text itself: the same text, often sooner",
+        choices=["int4", "int8", "lookup", "off"],
+        help="who proposes tokens that the model then checks several at a time, for the same text sooner: a smaller "
+        "copy of the model, or what came before in the text (default on cpu: lookup)",
     )
 
 

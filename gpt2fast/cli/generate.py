@@ -100,7 +100,9 @@ def _generate(options: argparse.Namespace) -> None:
     out.write(b"\n")
     out.flush()
     if not options.quiet:
-        accepted = f"; {found.accepted} of {found.drafted} proposals accepted" if found.drafted else ""
+        accepted = (
+            f"; {found.accepted} of {found.drafted} proposals accepted" if options.speculate and found.drafted else ""
+        )
         rate = f", {(count - 1) / (end - first):.1f} tokens/s" if count > 1 else ""
         timing = f"{count} tokens in {end - start:.2f} s{rate}; first after {first - start:.2f} s"
         print(f"[{timing}{accepted}; seed {settings.seed}]", file=sys.stderr)
