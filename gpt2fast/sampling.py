@@ -5,7 +5,8 @@ OpenAI's two), repeated n-grams, banned ids, temperature, top-k, top-p, min-p.  
 left.
 
 Performance notes (30 November 2026, NumPy on one core of a busy AMD EPYC, 50,257 logits, median of 40):
-- temperature 0 takes 9 us, top-k 40 takes 53 us, top-k 40 with top-p 0.9 takes 65 us, the whole vocabulary 1.4 ms.
+- temperature 0 takes 9 us, top-k 40 takes 53 us, top-k 40 with top-p 0.9 takes 65 us, the whole vocabulary 0.23 ms.
+- A race of the whole vocabulary took 1.4 ms, most of it for the exponentials and weights of tokens that cannot win.
 - Inverse transform sampling took 0.4 ms there, but a draft's choice then often was another than the network's: of an
   int8 draft's proposals at temperature 0.8 64 % were right, 86 % by the race.
 - The k highest by np.argpartition take 540 us, by np.partition and a comparison 360 us.  What is here looks at the
@@ -128,13 +129,16 @@ class Sampling:
             return int(values.argmax())
         if generator is None:
             raise InputError(f"temperature is {self.temperature:g}; a generator of random numbers is needed")
-        ids, weights = self._kept(values)
         # An exponential race: the token with the least of exponential numbers over weights is each one with just its
         # probability.  Each id has its own number, and one draw a token starts them all, whatever the filters left: so
         # logits that are nearly the same, of a draft or another machine, nearly always choose the same token.
         key = generator.integers(2**64, dtype=np.uint64)
-        with np.errstate(divide="ignore"):  # a weight of 0 never wins
-            return int(ids[(_exponentials(key, ids) / weights).argmin()])
+        if self.top_k or self.top_p < 1 or self.min_p > 0:
+            ids, weights = self._kept(values)
+        else:
+            ids = self._contenders(key, values)
+            weights = self._weights(values, ids)
+        return int(ids[_times(key, ids, weights).argmin()])
 
     def probabilities(
         self, logits: npt.ArrayLike, seen: Sequence[int] = (), *, banned: Sequence[int] = (), prompt: int = 0
@@ -187,10 +191,7 @@ class Sampling:
     def _kept(self, values: Floats) -> tuple[Ids, npt.NDArray[np.float64]]:
         """The ids that top-k, top-p and min-p keep, and their probabilities up to a common factor."""
         ids = highest(values, self.top_k) if self.top_k else np.arange(len(values))
-        # Differences from the top, in float64: the largest weight is 1, whatever the temperature.
-        differences = values[ids].astype(np.float64) - float(values.max())
-        with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, weight 0: as meant
-            weights = np.exp(differences / self.temperature)
+        weights = self._weights(values, ids)
         if self.top_p < 1:
             fewest = _fewest(weights, self.top_p)
             ids, weights = ids[fewest], weights[fewest]
@@ -198,6 +199,24 @@ class Sampling:
             likely = weights >= self.min_p * weights.max()
             ids, weights = ids[likely], weights[likely]
         return ids, weights
+
+    def _weights(self, values: Floats, ids: Ids) -> npt.NDArray[np.float64]:
+        """The probabilities of `ids` up to a factor."""
+        # Differences from the top, in float64: the largest weight is 1, whatever the temperature.
+        differences = values[ids].astype(np.float64) - float(values.max())
+        with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, weight 0: as meant
+            result: npt.NDArray[np.float64] = np.exp(differences / self.temperature)
+        return result
+
+    def _contenders(self, key: np.uint64, values: Floats) -> Ids:
+        """The ids among which the winner of the race of all is."""
+        best = highest(values, 256)
+        weights = self._weights(values, best)
+        # No other's weight is above the last of these, so it takes an exponential number under `bound` to win.
+        bound = _times(key, best, weights).min() * weights[-1]
+        least = max(int(np.exp(-bound) * 2.0**53) - 8, 0)  # 8: for what rounding does
+        others = np.flatnonzero(_bits(key, np.arange(len(values))) >= np.uint64(least << 11))
+        return np.concatenate([best, others])
 
 
 def highest(values: Floats, k: int) -> Ids:
@@ -219,14 +238,26 @@ def highest(values: Floats, k: int) -> Ids:
     return places[np.argsort(-values[places], kind="stable")][:k]
 
 
-def _exponentials(key: np.uint64, ids: Ids) -> npt.NDArray[np.float64]:
-    """Exponentially distributed numbers, positive, one for each id: SplitMix64 (Steele et al. 2014) of key and id."""
-    bits = key + (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits ^= bits >> np.uint64(31)
-    result: npt.NDArray[np.float64] = -np.log(((bits >> np.uint64(11)) + 0.5) * 2.0**-53)
+def _times(key: np.uint64, ids: Ids, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """When each id arrives in the race: an exponentially distributed number, positive, over its weight."""
+    numbers = -np.log(((_bits(key, ids) >> np.uint64(11)) + 0.5) * 2.0**-53)
+    with np.errstate(divide="ignore", over="ignore"):  # a weight of next to nothing never wins
+        result: npt.NDArray[np.float64] = numbers / weights
     return result
+
+
+def _bits(key: np.uint64, ids: Ids) -> npt.NDArray[np.uint64]:
+    """64 random bits for each id: SplitMix64 (Steele et al. 2014) of key and id."""
+    bits = ids.astype(np.uint64)
+    bits += np.uint64(1)
+    bits *= np.uint64(0x9E3779B97F4A7C15)
+    bits += key
+    shifted = np.empty_like(bits)  # new memory costs more than what is computed in it
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits ^= np.right_shift(bits, np.uint64(shift), out=shifted)
+        bits *= np.uint64(factor)
+    bits ^= np.right_shift(bits, np.uint64(31), out=shifted)
+    return bits
 
 
 def _fewest(weights: npt.NDArray[np.float64], share: float) -> Ids:

@@ -153,6 +153,18 @@ def test_choices_come_with_their_probabilities() -> None:
         assert abs(counts[i] - 20_000 * probability) <= 5 * math.sqrt(20_000 * probability)
 
 
+@given(
+    st.integers(0, 2**32), st.integers(1, 3000), st.sampled_from([0, 0.1, 3, 100]), st.sampled_from([1e-6, 0.5, 1, 50])
+)
+def test_who_cannot_win_the_race_of_all_is_left_out(seed: int, n: int, spread: float, temperature: float) -> None:
+    logits = np.random.default_rng(seed).normal(size=n) * spread
+    logits[1::7] = -np.inf
+    found, expected = (
+        Sampling(temperature=temperature, top_k=top_k).choose(logits, (), random_generator(seed)) for top_k in (0, n)
+    )
+    assert found == expected
+
+
 def test_each_choice_takes_one_number_from_the_stream() -> None:
     for sampling in (Sampling(top_k=1), Sampling(top_k=0), Sampling(top_p=0.1)):
         generator = random_generator(7)
