@@ -16,28 +16,22 @@ static int has_v4(void) {
            __builtin_cpu_supports("avx512cd");
 }
 
-/* x86-64-v4, with VNNI where the processor has it: that is not part of the level, but of nearly every chip with it. */
-static const gf_rows *v4_table(void) {
-    static gf_rows table;
-    table = gf_rows_v4;
-    if (__builtin_cpu_supports("avx512vnni")) {
-        table.panel_int8 = gf_panel_int8_vnni;
-        table.panel_int4 = gf_panel_int4_vnni;
-    }
-    return &table;
-}
+/* Not part of v4, but of nearly every chip with it. */
+static int has_v4_vnni(void) { return has_v4() && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
 const gf_rows *gf_rows_for(const char *name, int *known) {
     *known = 1;
 #ifdef GF_X86_LEVELS
     __builtin_cpu_init();
-    if (name == NULL) return has_v4() ? v4_table() : has_v3() ? &gf_rows_v3 : &gf_rows_baseline;
-    if (strcmp(name, "x86-64-v4") == 0) return has_v4() ? v4_table() : NULL;
+    if (name == NULL)
+        return has_v4_vnni() ? &gf_rows_v4_vnni : has_v4() ? &gf_rows_v4 : has_v3() ? &gf_rows_v3 : &gf_rows_baseline;
+    if (strcmp(name, "x86-64-v4-vnni") == 0) return has_v4_vnni() ? &gf_rows_v4_vnni : NULL;
+    if (strcmp(name, "x86-64-v4") == 0) return has_v4() ? &gf_rows_v4 : NULL;
     if (strcmp(name, "x86-64-v3") == 0) return has_v3() ? &gf_rows_v3 : NULL;
 #else
     if (name == NULL) return &gf_rows_baseline;
-    if (strcmp(name, "x86-64-v4") == 0 || strcmp(name, "x86-64-v3") == 0) return NULL;
+    if (strncmp(name, "x86-64-v", 8) == 0) return NULL;
 #endif
     if (strcmp(name, "baseline") == 0) return &gf_rows_baseline;
     *known = 0;

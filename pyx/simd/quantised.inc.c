@@ -2,11 +2,18 @@
  *
  * A group is GF_GROUP successive k of GF_PANEL columns: 64 codes a column, then a float32 scale a column.  Codes are
  * stored with an offset, as unsigned numbers (w + 128 or w + 8), because that is what VNNI multiplies with signed
- * activations; the offset's share, offset * sum of the activations, is taken off afterwards.  8 bits: [k / 4][columns][4];
+ * activations; the offset's share, offset * sum of the activations, is taken off afterwards (see dot.inc.c).  8 bits: [k / 4][columns][4];
  * 4 bits: [k / 8][columns][4], the low halves of four bytes k..k+3, the high halves k+4..k+7.
  *
  * y = sum over groups of (integer sum) * weight scale * activation scale.  Integer sums have no rounding, and groups are
- * added in order, so results do not depend on what else is computed. */
+ * added in order, so results do not depend on what else is computed.
+ *
+ * Performance notes (30 November 2026), 124M on one thread, one row, 8 / 4 bits in ms beside float32's 16:
+ * - Plain loops over bytes, as compilers vectorise them: baseline 18 / 44, AVX2 10 / 39.  dot.inc.c: 7 / 7 and 5 / 3;
+ *   of 128 rows 3 to 22 times as fast.
+ * - The loop inside a group stays one: unrolled, each load strides a whole group, and the processor fetches less ahead
+ *   (7.3 ms instead of 5.5 with VNNI).
+ * - Tiles as wide as the panel: in narrower ones two rows take twice as long as one. */
 
 typedef int8_t vcodes __attribute__((vector_size(GF_LANES)));
 
@@ -91,47 +98,80 @@ static float quantise_weights(const float *w, int bits, int8_t *codes) {
     return scale + damaged;
 }
 
-/* The integer sums of one group for GF_PANEL columns and one row. */
-GF_INLINE void group_sums(const int bits, const uint8_t *w, const int8_t *x, int32_t *sums) {
-    for (int c = 0; c < GF_PANEL; c++) sums[c] = 0;
-    if (bits == 8) {
-        for (int i = 0; i < GF_GROUP; i += 4) {
-            for (int c = 0; c < GF_PANEL; c++) {
-                const uint8_t *four = w + i * GF_PANEL + 4 * c;
-                sums[c] += four[0] * x[i] + four[1] * x[i + 1] + four[2] * x[i + 2] + four[3] * x[i + 3];
-            }
-        }
-    } else {
-        for (int i = 0; i < GF_GROUP; i += 8) {
-            for (int c = 0; c < GF_PANEL; c++) {
-                const uint8_t *four = w + i / 2 * GF_PANEL + 4 * c;
-                for (int j = 0; j < 4; j++) sums[c] += (four[j] & 15) * x[i + j] + (four[j] >> 4) * x[i + 4 + j];
-            }
-        }
+typedef int32_t vi_unaligned __attribute__((vector_size(4 * GF_LANES), aligned(1), may_alias));
+
+/* `bits`, `rows` and `width` (vector registers per row) are constants at every call. */
+GF_INLINE void tile_quantised(const int bits, const int rows, const int width, const uint8_t *panel, int64_t groups,
+                              const int8_t *codes, int64_t ldcodes, const gf_group *scales, int64_t ldscales,
+                              const gf_epilogue *epilogue, int column, float *y, int64_t ldy) {
+    const int64_t size = GF_GROUP * GF_PANEL * bits / 8;
+    vf sum[GF_MAX_ROWS][8];
+    GF_UNROLL for (int r = 0; r < rows; r++) {
+        GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = splat(0.0f);
     }
+    for (int64_t g = 0; g < groups; g++) {
+        vi dot[GF_MAX_ROWS][8];
+        GF_UNROLL for (int r = 0; r < rows; r++) {
+            GF_UNROLL for (int v = 0; v < width; v++) dot[r][v] = (vi){0};
+        }
+        GF_ROLL for (int i = 0; i < GF_GROUP; i += 32 / bits) {
+            vi weights[8];
+            GF_UNROLL for (int v = 0; v < width; v++)
+                weights[v] = *(const vi_unaligned *)(panel + i * GF_PANEL * bits / 8 + 4 * (column + v * GF_LANES));
+            GF_UNROLL for (int r = 0; r < rows; r++) {
+                int32_t four[2];
+                memcpy(four, codes + r * ldcodes + g * GF_GROUP + i, 32 / bits);
+                const vi x = (vi){0} + four[0];
+                if (bits == 8) {
+                    GF_UNROLL for (int v = 0; v < width; v++) dot[r][v] = dot_four(8, dot[r][v], weights[v], x);
+                } else {
+                    const vi later = (vi){0} + four[1];
+                    GF_UNROLL for (int v = 0; v < width; v++) {
+                        dot[r][v] = dot_four(4, dot[r][v], weights[v] & 0x0f0f0f0f, x);
+                        dot[r][v] = dot_four(4, dot[r][v], (weights[v] >> 4) & 0x0f0f0f0f, later);
+                    }
+                }
+            }
+        }
+        GF_UNROLL for (int v = 0; v < width; v++) {
+            const vf weight_scale = load((const float *)(panel + size) + column + v * GF_LANES);
+            GF_UNROLL for (int r = 0; r < rows; r++) {
+                const gf_group group = scales[r * ldscales + g];
+                const vf exact = __builtin_convertvector(dot[r][v] - dot_offset(bits) * group.sum, vf);
+                sum[r][v] += exact * (weight_scale * group.scale);
+            }
+        }
+        panel += size + GF_PANEL * sizeof(float);
+    }
+    finish_tile(rows, width, sum, epilogue, column, y, ldy);
 }
+
+/* The sums of a group need registers; those of all groups may be spilled, 16 steps apart. */
+#if GF_LANES == 16
+#define GF_QUANTISED_TILES(T) T(1, 2) T(2, 2) T(4, 2) T(6, 2)
+#else
+#define GF_QUANTISED_TILES(T) T(1, GF_PANEL / GF_LANES) T(2, 4)
+#endif
+
+#define GF_QUANTISED_TILE(ROWS, WIDTH)                                                                        \
+    case ROWS:                                                                                                \
+        for (int column = 0; column < GF_PANEL; column += (WIDTH) * GF_LANES)                                 \
+            tile_quantised(bits, ROWS, WIDTH, panel, groups, codes, ldcodes, scales, ldscales, &epilogue, column, \
+                           y, ldy);                                                                           \
+        break;
 
 GF_INLINE void panel_quantised(const int bits, const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes,
                                const gf_group *scales, int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y,
                                int64_t ldy) {
-    const int64_t size = GF_GROUP * GF_PANEL * bits / 8;
-    const int32_t offset = bits == 8 ? 128 : 8;
-    for (int64_t r = 0; r < rows; r++) {
-        float sum[GF_PANEL] = {0};
-        const uint8_t *w = panel;
-        for (int64_t g = 0; g < groups; g++, w += size + GF_PANEL * sizeof(float)) {
-            int32_t sums[GF_PANEL];
-            group_sums(bits, w, codes + r * ldcodes + g * GF_GROUP, sums);
-            const gf_group group = scales[r * ldscales + g];
-            const float *weight_scale = (const float *)(w + size);
-            for (int c = 0; c < GF_PANEL; c++)
-                sum[c] += (float)(sums[c] - offset * group.sum) * (weight_scale[c] * group.scale);
-        }
-        for (int c = 0; c < GF_PANEL; c++) {
-            const float value = sum[c] + (epilogue.bias == NULL ? 0.0f : epilogue.bias[c]);
-            y[r * ldy + c] = epilogue.accumulate ? y[r * ldy + c] + value : value;
-        }
-        if (epilogue.activation != GF_LINEAR) activate(y + r * ldy, NULL, epilogue.activation, GF_PANEL);
+    while (rows > 0) {
+        const int tile = GF_LANES == 16 && rows >= 4 ? (rows >= 6 ? 6 : 4) : rows >= 2 ? 2 : 1;
+        switch (tile) { GF_QUANTISED_TILES(GF_QUANTISED_TILE) }
+        if (epilogue.activation != GF_LINEAR)
+            for (int r = 0; r < tile; r++) activate(y + r * ldy, NULL, epilogue.activation, GF_PANEL);
+        codes += tile * ldcodes;
+        scales += tile * ldscales;
+        y += tile * ldy;
+        rows -= tile;
     }
 }
 

@@ -73,11 +73,7 @@ typedef struct {
 extern const gf_rows gf_rows_baseline;
 #if defined(__x86_64__) && defined(__GNUC__)
 #define GF_X86_LEVELS 1
-extern const gf_rows gf_rows_v3, gf_rows_v4;
-void gf_panel_int8_vnni(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes, const gf_group *scales,
-                        int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y, int64_t ldy);
-void gf_panel_int4_vnni(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes, const gf_group *scales,
-                        int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y, int64_t ldy);
+extern const gf_rows gf_rows_v3, gf_rows_v4, gf_rows_v4_vnni;
 #endif
 
 /* The level's table, or NULL where the name is unknown (*known = 0) or this processor lacks it (*known = 1).

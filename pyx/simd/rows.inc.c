@@ -7,6 +7,7 @@
 
 #include "norm.inc.c"
 #include "panel.inc.c"
+#include "dot.inc.c"
 #include "quantised.inc.c"
 #include "attend.inc.c"
 

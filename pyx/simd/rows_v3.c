@@ -6,6 +6,7 @@
 #include <string.h>
 
 #ifdef GF_X86_LEVELS
+#include <immintrin.h>
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2,f16c,lzcnt,movbe"))), apply_to = function)
 #else

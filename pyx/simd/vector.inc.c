@@ -9,8 +9,10 @@ typedef uint32_t vu __attribute__((vector_size(4 * GF_LANES)));
 #define GF_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define GF_UNROLL _Pragma("clang loop unroll(full)")
+#define GF_ROLL _Pragma("clang loop unroll(disable)")
 #else
 #define GF_UNROLL _Pragma("GCC unroll 32")
+#define GF_ROLL _Pragma("GCC unroll 1")
 #endif
 
 GF_INLINE vf load(const float *p) { return *(const vf_unaligned *)p; }

@@ -15,7 +15,7 @@ cdef extern from "memory.h":
     void *gf_allocate(size_t size) nogil
     void gf_free(void *data, size_t size) nogil
 
-LEVELS = ("baseline", "x86-64-v3", "x86-64-v4")
+LEVELS = ("baseline", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
 
 
 cdef void parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) noexcept nogil:
@@ -56,7 +56,7 @@ def supported_levels():
 
 
 def cpu_level():
-    """The name of the CPU level in use: "baseline", "x86-64-v3" or "x86-64-v4"."""
+    """The name of the CPU level in use: "baseline", "x86-64-v3", "x86-64-v4" or "x86-64-v4-vnni"."""
     return rows.name.decode()
 
 
