@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.draw import Draw
 from gpt2fast.errors import InputError
 from gpt2fast.kernels.kv_cache import KVCache
 from gpt2fast.kernels.linear import Weight
@@ -86,8 +87,9 @@ class Network(Protocol):
         logits: bool = True,
         stages: Sequence[int] | None = None,
         num_threads: int = 1,
-    ) -> Floats:
-        """As `gpt2fast.kernels.transformer.Transformer.forward`."""
+    ) -> Any:
+        """As `gpt2fast.kernels.transformer.Transformer.forward`; the logits are what `np.asarray` makes an array of,
+        and may stay on the device until then."""
         ...
 
 
@@ -131,6 +133,11 @@ class Backend(Protocol):
 
     def transformer(self, **parts: Any) -> Network:
         """The network of these parts, the keywords of `gpt2fast.kernels.transformer.Transformer`."""
+        ...
+
+    def choose(self, logits: Any, draws: Iterator[Draw | None]) -> list[int | Floats]:
+        """For each row of a network's logits the id that the next draw chooses; where the host is to choose, as for
+        None instead of a draw and always on a CPU, the logits."""
         ...
 
     def new_cache(self, *, n_layer: int, n_head: int, head_dim: int, batch: int, capacity: int) -> Cache:
@@ -189,6 +196,9 @@ class CpuBackend:
 
     def transformer(self, **parts: Any) -> Transformer:
         return Transformer(**parts)
+
+    def choose(self, logits: Floats, draws: Iterator[Draw | None]) -> list[int | Floats]:
+        return list(logits)  # the draws are never made
 
     def new_cache(self, **sizes: int) -> KVCache:
         # Beside weights of 8 bits the cache would be most of what a token late in a text reads, and its rounding is

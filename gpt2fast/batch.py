@@ -9,7 +9,7 @@ shares the memory, and the network's promise that logits are the same bit for bi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.continuation import Continuation, Step
+from gpt2fast.draw import Draw
 from gpt2fast.errors import NonFiniteError
 from gpt2fast.nonfinite import located
 
@@ -125,16 +126,18 @@ class Batch:
         work = self._plan()
         if not work:
             return []
-        logits = self._model.extend(
+        # What comes after each text: logits, or what the device has chosen from them.
+        after = self._model.choose(
             self._cache,
             [item.row for item in work],
             [np.array(item.ids, np.int32) for item in work],
             [item.wanted for item in work],
+            self._draws(work),
         )
         steps: list[tuple[Continuation, Step | None]] = []
         for item in work:
-            steps += self._advance(item, logits[: item.wanted])
-            logits = logits[item.wanted :]
+            steps += self._advance(item, after[: item.wanted])
+            after = after[item.wanted :]
         return steps
 
     # Who gets a row
@@ -199,16 +202,23 @@ class Batch:
             room -= len(item.ids)
         return sorted(growing + [item for item in reading if item.ids], key=lambda item: item.row)
 
-    def _advance(self, item: _Work, logits: Floats) -> list[tuple[Continuation, Step | None]]:
-        """The tokens that a row's text gets from the logits: one, and one for each proposal that was right."""
+    def _draws(self, work: Sequence[_Work]) -> Iterator[Draw | None]:
+        """The draws of all choices of a step, made where they are asked for."""
+        for item in work:
+            text = self._rows[item.row].text
+            yield from text.draws(item.wanted) if text else [None] * item.wanted
+
+    def _advance(self, item: _Work, after: Sequence[Floats | int]) -> list[tuple[Continuation, Step | None]]:
+        """The tokens that a row's text gets from what comes after its ids: one, and one for each proposal that was
+        right."""
         tenant = self._rows[item.row]
         text = tenant.text
         if text is None or not item.wanted:
             return []
         steps: list[tuple[Continuation, Step | None]] = []
         right = 0
-        for after, proposal in zip(logits, [*item.drafted, None], strict=True):
-            step = text.advance(after)
+        for this, proposal in zip(after, [*item.drafted, None], strict=True):
+            step = text.advance(this)
             if isinstance(text.error, NonFiniteError):
                 text.error = located(text.error, self._model, text.ids[tenant.dropped :], tenant.dropped)
             steps.append((text, step))

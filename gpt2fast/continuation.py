@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.draw import Draw
 from gpt2fast.errors import Error, InputError
-from gpt2fast.sampling import highest, log_probabilities, random_generator
+from gpt2fast.sampling import coming_keys, highest, log_probabilities, random_generator
 from gpt2fast.settings import Settings
 from gpt2fast.stop_strings import StopStrings, check_stop
 
@@ -119,15 +120,16 @@ class Continuation:
         """The new text that is certain by now."""
         return "".join(self._pieces)
 
-    def advance(self, logits: Floats) -> Step | None:
-        """The next token, chosen from the logits after the last one; None where none can be, and `error` says why."""
+    def advance(self, after: Floats | int) -> Step | None:
+        """The next token, chosen from the logits after the last one, or by the first of `draws`; None where none can
+        be, and `error` says why."""
         try:
-            token = self._choose(logits, self.ids, self._generator)
+            token = self._choose(after, self.ids, self._generator)
         except InputError as error:
             self.error = error
             return None
-        if self.settings.logprobs is not None:
-            logarithms = log_probabilities(logits[: self._n_vocab])
+        if self.settings.logprobs is not None and not isinstance(after, int):
+            logarithms = log_probabilities(after[: self._n_vocab])
             self.logprobs.append(float(logarithms[token]))
             best = highest(logarithms, self.settings.logprobs) if self.settings.logprobs else ()
             self.top_logprobs.append([(int(i), float(logarithms[i])) for i in best])
@@ -149,10 +151,30 @@ class Continuation:
         """What would be chosen from other logits: the text's own settings and draws, without touching either."""
         return Foresight(self)
 
-    def _choose(self, logits: Floats, ids: Sequence[int], generator: np.random.Generator) -> int:
-        early = len(ids) - self.start < self.settings.min_new_tokens
-        banned = [self.eos] if self.eos is not None and early else ()
-        return self.settings.choose(logits[: self._n_vocab], ids, generator, banned=banned, prompt=self.start)
+    def draws(self, count: int) -> list[Draw | None]:
+        """The draws of the next `count` choices, for a device; None for one that takes more: the text so far, as
+        penalties and bans do, or all logits, as log-probabilities do."""
+        return self._draws(len(self.ids), self._generator, count)
+
+    def _draws(self, length: int, generator: np.random.Generator, count: int) -> list[Draw | None]:
+        settings = self.settings
+        if not settings.plain or settings.logprobs is not None:
+            return [None] * count
+        keys = coming_keys(generator, count) if settings.temperature else [0] * count
+        options = settings.temperature, min(settings.top_k, self._n_vocab), settings.top_p, settings.min_p
+        return [None if self._banned(length + i) else Draw(self._n_vocab, key, *options) for i, key in enumerate(keys)]
+
+    def _banned(self, length: int) -> list[int]:
+        """The ids that may not follow `length` ids: end-of-text, where it is too early."""
+        return [self.eos] if self.eos is not None and length - self.start < self.settings.min_new_tokens else []
+
+    def _choose(self, after: Floats | int, ids: Sequence[int], generator: np.random.Generator) -> int:
+        if isinstance(after, int):
+            if self.settings.temperature:
+                coming_keys(generator, 1, keep=False)
+            return after
+        banned = self._banned(len(ids))
+        return self.settings.choose(after[: self._n_vocab], ids, generator, banned=banned, prompt=self.start)
 
     def generation(self) -> Generation:
         """The finished text.  Raises its error where there is one."""
@@ -187,10 +209,14 @@ class Foresight:
         #: The text's ids and the choices.
         self.ids = list(text.ids)
 
-    def choose(self, logits: Floats) -> int | None:
+    def draw(self) -> Draw | None:
+        """What `Continuation.draws` gives for the next choice."""
+        return self._text._draws(len(self.ids), self._generator, 1)[0]
+
+    def choose(self, after: Floats | int) -> int | None:
         """The next choice, which joins `ids`; None where there is none, or where it would end the text."""
         try:
-            token = self._text._choose(logits, self.ids, self._generator)
+            token = self._text._choose(after, self.ids, self._generator)
         except InputError:
             return None
         self.ids.append(token)

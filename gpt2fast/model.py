@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from gpt2fast.arguments import whole_number
 from gpt2fast.backend import Backend, Cache, Network, StoredWeight, open_backend
 from gpt2fast.blas import one_blas_thread
 from gpt2fast.config import Config
+from gpt2fast.draw import Draw
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.threads import resolve_num_threads
 from gpt2fast.weights import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["DTYPES", "GPT2", "Cache"]
 
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 # Tokens per pass: enough that products run at the speed of arithmetic, few enough that activations stay in the caches
 # and memory does not grow with the prompt.
@@ -342,6 +344,27 @@ class GPT2:
         rows may grow by different numbers of tokens, at least one each; nothing is padded.  Raises as a call does, and
         InputError where a row is named twice or more logits are wanted than there are ids.
         """
+        return self._run(cache, self._pieces(rows, ids, wanted), logits=True)
+
+    def choose(
+        self,
+        cache: Cache,
+        rows: Sequence[int],
+        ids: Sequence[npt.ArrayLike],
+        wanted: Sequence[int] | None,
+        draws: Iterator[Draw | None],
+    ) -> list[int | Floats]:
+        """As `extend`, but instead of logits the ids that `draws`, one for each row of logits, choose from them.
+
+        A GPU chooses where the logits are.  Where the host is to choose, the logits stand instead of an id: in place of
+        a draw that is None, and in all places on a CPU, where no draw is asked for.
+        """
+        found = self._passes(
+            cache, self._pieces(rows, ids, wanted), lambda logits: self._backend.choose(logits, draws), logits=True
+        )
+        return [after for part in found for after in part]
+
+    def _pieces(self, rows: Sequence[int], ids: Sequence[npt.ArrayLike], wanted: Sequence[int] | None) -> list[_Piece]:
         if len(rows) != len(ids):
             raise InputError(f"there are {len(rows)} rows, but ids for {len(ids)}")
         if len(set(rows)) != len(rows):
@@ -356,7 +379,7 @@ class GPT2:
         for i, (row_ids, count) in enumerate(zip(checked, counts, strict=True)):
             if not 0 <= count <= len(row_ids):
                 raise InputError(f"wanted[{i}] is {count}; expected 0 to {len(row_ids)}, the number of ids")
-        return self._run(cache, list(zip(rows, checked, counts, strict=True)), logits=True)
+        return list(zip(rows, checked, counts, strict=True))
 
     def _apply(
         self,
@@ -400,6 +423,22 @@ class GPT2:
     def _run(
         self, cache: Cache, segments: list[_Piece], *, logits: bool, stages: Sequence[int] | None = None
     ) -> Floats:
+        results: list[Floats] = self._passes(cache, segments, np.asarray, logits=logits, stages=stages)
+        if not results:
+            width = self.config.vocab_size if logits else self.config.n_embd
+            return np.empty((0, width) if stages is None else (len(stages), 0, width), np.float32)
+        return results[0] if len(results) == 1 else np.concatenate(results, axis=-2)
+
+    def _passes(
+        self,
+        cache: Cache,
+        segments: list[_Piece],
+        finish: Callable[[Any], T],
+        *,
+        logits: bool,
+        stages: Sequence[int] | None = None,
+    ) -> list[T]:
+        """What `finish` makes of the results of each pass."""
         lengths = cache.lengths
         limit = min(cache.capacity, self.config.n_ctx)
         for row, ids, _ in segments:
@@ -410,24 +449,26 @@ class GPT2:
                     + (f", {held} of them in the cache" if held else "")
                     + f"; the limit is {limit}"
                 )
-        results = []
+        finished = []
         try:
             # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
             with one_blas_thread() if self.gemm == "blas" else nullcontext():
-                for pieces in _passes(segments, _PASS):
+                for pieces in _cut(segments, _PASS):
                     counts = np.array([len(ids) for _, ids, _ in pieces], np.int64)
                     ends = np.cumsum(counts)
                     wanted = [np.arange(end - last, end) for end, (_, _, last) in zip(ends, pieces, strict=True)]
-                    results.append(
-                        self._transformer.forward(
-                            cache,
-                            np.array([row for row, _, _ in pieces], np.int64),
-                            counts,
-                            np.concatenate([ids for _, ids, _ in pieces]),
-                            np.concatenate(wanted),
-                            logits=logits,
-                            stages=stages,
-                            num_threads=self.num_threads,
+                    finished.append(
+                        finish(
+                            self._transformer.forward(
+                                cache,
+                                np.array([row for row, _, _ in pieces], np.int64),
+                                counts,
+                                np.concatenate([ids for _, ids, _ in pieces]),
+                                np.concatenate(wanted),
+                                logits=logits,
+                                stages=stages,
+                                num_threads=self.num_threads,
+                            )
                         )
                     )
         except BaseException:
@@ -436,10 +477,7 @@ class GPT2:
                 if 0 <= row < cache.batch:
                     cache.truncate(row, int(lengths[row]))
             raise
-        if not results:
-            width = self.config.vocab_size if logits else self.config.n_embd
-            return np.empty((0, width) if stages is None else (len(stages), 0, width), np.float32)
-        return results[0] if len(results) == 1 else np.concatenate(results, axis=-2)
+        return finished
 
     def save_pretrained(
         self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False
@@ -495,7 +533,7 @@ class _Kept:
         return self._model._weights[name].outputs(first, last)
 
 
-def _passes(segments: list[_Piece], size: int) -> Iterator[list[_Piece]]:
+def _cut(segments: list[_Piece], size: int) -> Iterator[list[_Piece]]:
     """The segments, in order, cut into passes of at most `size` tokens."""
     pieces: list[_Piece] = []
     room = size

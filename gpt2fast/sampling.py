@@ -27,7 +27,15 @@ import numpy.typing as npt
 from gpt2fast.arguments import real_number, whole_number
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 
-__all__ = ["Sampling", "highest", "log_probabilities", "penalize_repetition", "random_generator", "repeated_ngrams"]
+__all__ = [
+    "Sampling",
+    "coming_keys",
+    "highest",
+    "log_probabilities",
+    "penalize_repetition",
+    "random_generator",
+    "repeated_ngrams",
+]
 
 _COLUMN = 64  # `highest` looks at the maxima of so many values each
 
@@ -156,6 +164,19 @@ class Sampling:
             ids, weights = self._kept(values)
             out[ids] = weights / weights.sum()
         return out
+
+    @property
+    def plain(self) -> bool:
+        """Whether a choice depends on nothing of the text so far, and no logit is changed first."""
+        return not (
+            self.logit_bias
+            or self.repetition_penalty != 1
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.no_repeat_ngram_size
+            or self.banned_ids
+            or self.banned_sequences
+        )
 
     def _processed(self, logits: Floats, seen: Sequence[int], banned: Sequence[int], prompt: int) -> Floats:
         """The logits after everything that does not depend on the temperature; a copy only where something changes."""
@@ -316,6 +337,21 @@ def random_generator(seed: int, sample: int = 0) -> np.random.Generator:
     """The stream of draws for one text: it depends on the seed and on which of a prompt's samples the text is, so
     neither the batch around it nor its order of work can change it."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(sample,))))
+
+
+def coming_keys(generator: np.random.Generator, count: int, *, keep: bool = True) -> list[int]:
+    """The random bits that start the next `count` choices; with `keep` the generator still has them to come.
+
+    >>> generator = random_generator(1)
+    >>> coming_keys(generator, 2) == [coming_keys(generator, 1, keep=False)[0] for _ in range(2)]
+    True
+    """
+    state = generator.bit_generator.state if keep else None
+    keys = generator.integers(2**64, size=count, dtype=np.uint64)
+    if state:
+        generator.bit_generator.state = state
+    found: list[int] = keys.tolist()
+    return found
 
 
 def _sequences(values: Any) -> tuple[tuple[int, ...], ...]:

@@ -107,8 +107,9 @@ class ModelDrafter:
                 futures[row] = text.foresight()
         while pending:
             rows = sorted(pending)
-            logits = self._draft.extend(self._cache, rows, [np.array(pending[row], np.int32) for row in rows])
-            for row, after in zip(rows, logits, strict=True):
+            ids = [np.array(pending[row], np.int32) for row in rows]
+            draws = (futures[row].draw() for row in rows)
+            for row, after in zip(rows, self._draft.choose(self._cache, rows, ids, None, draws), strict=True):
                 token = futures[row].choose(after)
                 if token is None or len(futures[row].ids) >= ends[row]:
                     del pending[row]

@@ -20,6 +20,7 @@
 #define __device__ static
 #define __shared__ static
 #define __forceinline__ inline
+#define __launch_bounds__(threads)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct Dim { unsigned x, y, z; };
@@ -36,7 +37,7 @@ struct Thread {
     bool begun;
     State state;
     unsigned shuffles;
-    float given[2];  // to a shuffle; by turns, as a thread may be at the next one before its neighbour has read this one
+    double given[2];  // to a shuffle; by turns, as a thread may be at the next one before its neighbour has read this one
     std::unique_ptr<char[]> stack{new char[STACK]};
 };
 
@@ -73,7 +74,7 @@ static void resume(unsigned thread)
     setcontext(&threads[thread].start);
 }
 
-static float shuffle(float value, unsigned source)
+static double shuffle(double value, unsigned source)
 {
     unsigned turn = threads[current].shuffles++ % 2, first = current / WARP * WARP;
     threads[current].given[turn] = value;
@@ -174,9 +175,24 @@ template <typename... A> static std::string signature(void (*)(A...))
 
 static inline void __syncthreads() { emulation::wait(emulation::AT_BLOCK); }
 static inline void __syncwarp() { emulation::wait(emulation::AT_WARP); }
-static inline float __shfl_xor_sync(unsigned, float value, unsigned lanes)
+template <typename T> static inline T __shfl_xor_sync(unsigned, T value, unsigned lanes)
 {
+    static_assert(std::is_floating_point<T>::value, "a shuffle here takes what fits into a double");
     return emulation::shuffle(value, emulation::current % emulation::WARP ^ lanes);
+}
+
+static inline int atomicAdd(int *place, int value)
+{
+    int before = *place;
+    *place += value;
+    return before;
+}
+
+static inline int atomicMin(int *place, int value)
+{
+    int before = *place;
+    *place = value < before ? value : before;
+    return before;
 }
 
 static inline unsigned __float_as_uint(float value)

@@ -16,12 +16,16 @@ import weakref
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from reference_model import ACTIVATIONS, layer_norm
 
+from gpt2fast.cuda.choice import DRAW
 from gpt2fast.cuda.operations import BLOCK, DTYPES
 from gpt2fast.cuda.weights import narrow, widen
+from gpt2fast.errors import NonFiniteError
+from gpt2fast.sampling import Sampling
 
 DTYPE_NAMES = list(DTYPES)
 COMPILER = shutil.which("g++")
@@ -199,6 +203,16 @@ class Twins:
                 weights /= weights.sum(axis=1, keepdims=True)
                 result = np.einsum("hp,hpd->hd", weights, values[:, :seen]).ravel()
                 out[first + q] = narrow(result.astype(np.float32), self.dtype)
+
+    def choose(self, logits, draws, width, chosen):
+        for place, draw in enumerate(draws.view(DRAW)):
+            options = {name: draw[name].item() for name in ("temperature", "top_k", "top_p", "min_p")}
+            generator = SimpleNamespace(integers=lambda *_, key=draw["key"], **__: key)
+            try:
+                row = logits[draw["row"], : draw["n_vocab"]]
+                chosen[place] = Sampling(**options).choose(row, generator=generator)
+            except NonFiniteError:
+                chosen[place] = -1
 
     def _block(self, address, layer, heads):
         """Keys [H, D, BLOCK] and values [H, BLOCK, D] of one layer in the block of the cache at an address."""

@@ -11,10 +11,14 @@ import sys
 import numpy as np
 import pytest
 from fake_devices import COMPILER, SANITIZERS, Emulation, Twin, emulated
+from hypothesis import given
+from hypothesis import strategies as some
 
+from gpt2fast.cuda.choice import DRAW
 from gpt2fast.cuda.kv_cache import CudaKVCache
 from gpt2fast.cuda.operations import BLOCK, DTYPES, QUERIES, Matrix, Operations, Plan
 from gpt2fast.cuda.weights import narrow, widen
+from gpt2fast.draw import Draw
 
 pytestmark = pytest.mark.skipif(
     COMPILER is None or sys.platform != "linux", reason="the emulation takes g++ and the C library of Linux"
@@ -144,6 +148,82 @@ def test_attend(dtype, texts, head_dim, heads, scale):
         return [out, *(block.data for row in cache._rows for block in row)]
 
     agree(operation, dtype, head_dim)
+
+
+# Choices.  The kernel may leave one to the host, but only where it is told when.
+
+
+def choices(logits, draws):
+    """What the kernel says, which must not depend on the order of its threads, and what `Sampling.choose` says."""
+    found = []
+    for device in (Twin(), Emulation(), Emulation(backwards=True)):
+        do = Operations(device, "float32", 8)
+        told = np.array([(row, *draw) for row, draw in enumerate(draws)], DRAW).view(np.int64)
+        found.append(do.choose(device.upload(np.float32(logits)), device.upload(told), len(draws)).tolist())
+    assert found[1] == found[2], "the order of the threads matters"
+    return found[1], found[0]
+
+
+# Few different values, so that ties are common, and some that are far apart.
+VALUES = some.sampled_from([-30.0, -3.5, -1.0, -0.0, 0.0, 0.25, 1.0, 1.5, 4.0, 3e38, -3e38, -np.inf])
+DRAWS = some.tuples(
+    some.integers(0, 2**64 - 1),
+    some.sampled_from([0.0, 5e-324, 1e-9, 0.1, 0.7, 1.0, 3.0, 1e9, 1e308]),
+    some.sampled_from([0, 1, 2, 5, 30, 700]),
+    some.sampled_from([0.0, 0.013, 0.31, 0.57, 0.83, 0.97, 1.0]),
+    some.sampled_from([0.0, 0.011, 0.23, 0.91, 1.0]),
+).filter(lambda draw: draw[1] < 1e9 or draw[2] or draw[3] == 1)  # hot, different logits have equal weights
+
+
+@given(some.lists(VALUES, min_size=1, max_size=40), some.lists(DRAWS, min_size=1, max_size=4))
+def test_choose(row, options):
+    rows = np.float32([np.roll(row, i) for i in range(len(options))])
+    found, expected = choices(rows, [Draw(len(row), *draw) for draw in options])
+    assert found == expected
+
+
+@given(
+    some.integers(0, 2**32),
+    some.sampled_from([500, 1023, 1025, 2100, 5000]),
+    some.sampled_from([0.5, 3.0, 20.0]),
+    DRAWS,
+)
+def test_choose_from_many(seed, n, deviation, options):
+    """More logits than threads, of which the first and the last ones may not be chosen."""
+    row = random(1, n + 7, seed=seed, scale=deviation)
+    row[0, -7:] = 1e9
+    found, expected = choices(row, [Draw(n, *options)])
+    # The host's turn: so flat a distribution that the 768 best do not reach p.
+    assert found == expected or (found == [-1] and options[2] == 0 and options[3] > 0.3)
+
+
+@pytest.mark.parametrize("top_k", [1, 40, 768])
+def test_choose_from_many_equal_logits(top_k):
+    """The lowest ids of equal ones are kept; the race between them is that of the host."""
+    row = np.zeros((8, 3000), np.float32)
+    row[4:] = np.arange(3000) % 2
+    found, expected = choices(row, [Draw(3000, 977 * i, 1.0, top_k, 1.0 - i % 2 / 2, 0.0) for i in range(8)])
+    assert found == expected
+
+
+def test_choices_that_are_left_to_the_host():
+    row = random(1, 5000)
+    good = Draw(5000, 1, 1.0, 0, 1.0, 0.0)
+    for value in (np.nan, np.inf, -np.inf):
+        for place in (0, 4999):
+            bad = row.copy()
+            bad[0, place] = value
+            found, expected = choices(bad, [good])
+            assert found == expected
+            assert (found == [-1]) == (value != -np.inf)
+    nothing = np.full_like(row, -np.inf)
+    assert choices(nothing, [good]) == choices(nothing, [good._replace(temperature=0.0)]) == ([-1], [-1])
+    for draw in (good._replace(top_k=769), good._replace(temperature=9.0, top_p=0.9)):
+        found, expected = choices(row, [draw])
+        assert found == [-1] != expected
+    for column in range(768):  # each of them has more of the best than its share
+        row[0, column::1024] += 20 if column else 10
+    assert choices(row, [good._replace(top_k=768)])[0] == [-1]
 
 
 @pytest.mark.parametrize("by_output", [False, True])

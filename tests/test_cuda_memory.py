@@ -14,6 +14,7 @@ from gpt2fast import DeviceMemoryError, Error
 from gpt2fast.config import Config
 from gpt2fast.cuda import backend
 from gpt2fast.cuda.operations import BLOCK
+from gpt2fast.draw import Draw
 from gpt2fast.model import GPT2
 
 CONFIG = Config(vocab_size=97, n_ctx=70, n_embd=24, n_layer=2, n_head=2)
@@ -85,6 +86,25 @@ def test_a_pass_that_does_not_fit_changes_nothing(device):
     device.xp.limit = 2**30
     found = model.extend(cache, [0, 1], new)[0]
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_choice_that_does_not_fit_changes_nothing(device):
+    model = load()
+    cache = model.new_cache()
+    model.extend(cache, [0], [[1, 2]])
+    before, draw = device.xp.used, Draw(97, 0, 0.0, 0, 1.0, 0.0)
+    device.xp.peak = 0
+    assert len(model.choose(cache, [0], [[3]], None, iter([draw]))) == 1
+    cache.truncate(0, 2)
+    messages = set()
+    for limit in range(before, device.xp.peak, 16):
+        device.xp.limit = limit
+        with pytest.raises(DeviceMemoryError) as caught:
+            model.choose(cache, [0], [[3]], None, iter([draw]))
+        messages.add(str(caught.value)[:20])
+        assert device.xp.used == before
+        assert cache.lengths.tolist() == [2]
+    assert messages == {"1 new tokens, 0.0 Mi"}
 
 
 def test_a_later_pass_that_does_not_fit_takes_the_earlier_ones_back(device, monkeypatch):

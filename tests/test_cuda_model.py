@@ -23,6 +23,7 @@ from gpt2fast import InputError
 from gpt2fast.config import Config
 from gpt2fast.cuda import backend
 from gpt2fast.cuda.device import open_device
+from gpt2fast.draw import Draw
 from gpt2fast.model import GPT2
 
 VARIANTS = ["epsilon", "gelu-exact", "inner", "no-attn-scale", "plain", "relu", "scale-by-layer", "untied"]
@@ -193,6 +194,82 @@ def test_copied_rows_share_memory_until_they_grow(small):
     for row in range(4):
         cache.truncate(row, 0)
     assert cache.nbytes == 0
+
+
+@pytest.fixture
+def downloads(device, monkeypatch):
+    """The sizes in bytes of what the device has sent."""
+    whole, sizes = type(device).download, []
+
+    def download(self, array):
+        sizes.append(int(array.nbytes))
+        return whole(self, array)
+
+    monkeypatch.setattr(type(device), "download", download)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 0, "temperature": 0},
+        {"seed": 1},
+        {"seed": 2, "top_k": 0, "min_p": 0.01},
+        {"seed": 3, "top_k": 0, "top_p": 0.8, "temperature": 0.7},
+        {"seed": 4, "top_p": 0.5, "min_new_tokens": 3},
+    ],
+)
+def test_tokens_are_chosen_on_the_device(device, cpu, downloads, options):
+    lm, prompts = gpt2fast.load("demo", device="cuda"), ["Once upon", "The wolf", "I"]
+    expected = cpu.generate_batch(prompts, max_new_tokens=4, **options)
+    assert lm.generate_batch(prompts, max_new_tokens=4, **options) == expected
+    # Four bytes a text and step; end-of-text may not be chosen at first, which takes the logits.
+    whole = 3 * options.get("min_new_tokens", 0)
+    assert sum(downloads) == 16384 * whole + 4 * (3 * 4 - whole)
+    downloads.clear()
+    text = lm.generate(prompts[0], max_new_tokens=4, draft=lm, **options)
+    assert text.ids == expected[0].ids
+    assert sum(downloads) < 16384 * 2 * (options.get("min_new_tokens", 0) + 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"logprobs": 2}, {"repetition_penalty": 1.3}, {"banned_ids": [11]}, {"logit_bias": {5: 3.0}}, {"top_k": 1000}],
+)
+def test_what_the_host_chooses(device, cpu, options):
+    prompts, expected = ["Once upon", "The wolf"], None
+    for lm in (cpu, gpt2fast.load("demo", device="cuda")):
+        found = lm.generate_batch(prompts, max_new_tokens=3, seed=8, **options)
+        expected = expected or found
+        assert [text.ids for text in found] == [text.ids for text in expected]
+        for text, other in zip(found, expected, strict=True):
+            assert text.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_ids_and_logits_side_by_side(small):
+    model, expected = small
+    texts = [np.arange(5), np.arange(40), np.arange(3)]
+    draws = [Draw(97, 0, 0.0, 0, 1.0, 0.0), None, None, Draw(50, 0, 0.0, 0, 1.0, 0.0)]
+    found = model.choose(model.new_cache(batch=3), range(3), texts, [1, 2, 1], iter(draws))
+    rows = expected.extend(expected.new_cache(batch=3), range(3), texts, [1, 2, 1])
+    assert (found[0], found[3]) == (rows[0].argmax(), rows[3, :50].argmax())
+    close(found[1:3], rows[1:3])
+    assert model.choose(model.new_cache(), [0], [[1]], [0], iter(draws)) == []
+    # On a CPU no draw is asked for.
+    close(expected.choose(expected.new_cache(batch=3), range(3), texts, [1, 2, 1], iter(())), rows)
+
+
+def test_logits_that_are_not_finite(device):
+    tensors = seeded.tensors(CONFIG)
+    tensors["h.1.mlp.c_fc.bias"][:] = np.nan
+    messages = []
+    for name in ("cpu", "cuda"):
+        model = GPT2.from_tensors(CONFIG, tensors, device=name)
+        lm = gpt2fast.LanguageModel(model, gpt2fast.load("demo").tokenizer)
+        with pytest.raises(InputError, match="the logits are not finite: 97 of 97 are NaN") as caught:
+            lm.generate([1, 2], max_new_tokens=2, temperature=0)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("layers", ["all", 0, 1, 2, -1, [2, 0]])

@@ -40,7 +40,7 @@ FLOORS = [
     {"arrow", "tokenizer", "tokenizer_arguments", "tokenizer_files", "special_tokens", "unstable"},
     {"hub", "hub_client", "hub_names", "safetensors"},
     {"kernels", "_bpe"},
-    {"arguments", "atomic", "threads"},
+    {"arguments", "atomic", "draw", "threads"},
     {"errors"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}

@@ -79,6 +79,17 @@ class ToyModel:
         self.most = max(self.most, len(out))
         return np.array(out, np.float32).reshape(len(out), self.config.vocab_size)
 
+    def choose(
+        self,
+        cache: ToyCache,
+        rows: Sequence[int],
+        ids: Sequence[npt.ArrayLike],
+        wanted: Sequence[int] | None,
+        draws: Any,
+    ) -> list[Floats]:
+        """As on a CPU."""
+        return list(self.extend(cache, rows, ids, wanted))
+
     def __call__(self, ids: npt.ArrayLike, cache: Any = None, last_only: bool = False) -> Floats:
         """Without a cache, for one text or several."""
         assert cache is None

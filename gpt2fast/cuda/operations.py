@@ -22,10 +22,10 @@ DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.floa
 #: Positions in a block of the cache, tokens in a tile of attention, and the widest head: as in kernels.cu, where a
 #: thread block's share of the fast memory sets the last one.
 BLOCK, QUERIES, MAX_HEAD_DIM = 32, 4, 512
-_ATTENTION_THREADS = 128
+_ATTENTION_THREADS, _CHOICE_THREADS = 128, 1024
 
 _FUNCTIONS = {"gelu_new": 0, "gelu_pytorch_tanh": 0, "gelu": 1, "relu": 2, "silu": 3}
-_KERNELS = ["embed", "layer_norm", "activate", "append", "attend"]
+_KERNELS = ["embed", "layer_norm", "activate", "append", "attend", "choose"]
 
 # cuBLAS's and CUDA's numbers: operations, types, the type of sums, the choice of an algorithm.
 _AS_IT_IS, _TRANSPOSED = 0, 1
@@ -148,6 +148,15 @@ class Operations:
         arguments = qkv, bias, plan.tiles, plan.tables, blocks, layer_number, np.float32(scale), out
         self._kernels["attend"]((len(plan.tiles), n_head), (_ATTENTION_THREADS,), arguments)
         return out
+
+    def choose(self, logits: Any, draws: Any, count: int) -> Any:
+        """The ids that draws choose from rows of logits [rows, n]: int32 [count], -1 where the host is to choose.
+
+        `draws` has `count` times what `gpt2fast.cuda.choice.DRAW` says, as int64.
+        """
+        chosen = self._empty(count, dtype=np.int32)
+        self._kernels["choose"]((count,), (_CHOICE_THREADS,), (logits, draws, np.int32(logits.shape[1]), chosen))
+        return chosen
 
     def _empty(self, *shape: int, dtype: type[np.generic] = np.float32) -> Any:
         return self.device.xp.empty(shape, dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.cuda.choice import CudaLogits
 from gpt2fast.cuda.device import within_memory
 from gpt2fast.cuda.kv_cache import CudaKVCache
 from gpt2fast.cuda.operations import QUERIES, Operations, Plan
@@ -64,12 +65,12 @@ class CudaTransformer:
         logits: bool = True,
         stages: Sequence[int] | None = None,
         num_threads: int = 1,
-    ) -> Floats:
+    ) -> Floats | CudaLogits:
         """What the network says after some of the new tokens; their keys and values are now in the cache.
 
         As `gpt2fast.kernels.transformer.Transformer.forward`, whose arguments these are; `num_threads` is not used.
-        Arguments and result are in the memory of the host.  Raises InputError as that does, and DeviceMemoryError, both
-        before anything is changed.
+        Arguments and result are in the memory of the host; only logits stay on the device.  Raises InputError as that
+        does, and DeviceMemoryError, both before anything is changed.
         """
         if not len(ids) or (stages is not None and not stages):
             return self._nothing(logits, stages)
@@ -111,7 +112,7 @@ class CudaTransformer:
         wanted: Integers,
         logits: bool,
         stages: Sequence[int] | None,
-    ) -> Floats:
+    ) -> Floats | CudaLogits:
         cache.reserve(rows, counts)
         try:
             plan = self._plan(cache, rows, counts, ids, wanted)
@@ -145,11 +146,11 @@ class CudaTransformer:
         ends = np.cumsum([part.size for part in parts]).tolist()
         return Plan(*(told[end - part.size : end].reshape(part.shape) for end, part in zip(ends, parts, strict=True)))
 
-    def _run(self, plan: Plan, logits: bool, stages: Sequence[int] | None) -> Floats:
+    def _run(self, plan: Plan, logits: bool, stages: Sequence[int] | None) -> Floats | CudaLogits:
         """What is wanted of the plan's tokens: logits, final hidden states, or the residual stream at `stages`."""
         last = 2 * self.n_layer + 1  # the stage after the final norm, which logits are made of
         looked_at = (last,) if stages is None else stages
-        found = []
+        found: list[Any] = []
         for stage, (x, bias) in enumerate(self._stages(plan, min((looked_at[-1] + 1) // 2, self.n_layer))):
             if stage in looked_at and len(plan.wanted):
                 chosen = x.take(plan.wanted, axis=0)  # [wanted, n_embd]
@@ -179,11 +180,11 @@ class CudaTransformer:
             x, bias = do.product(h, block["mlp_c_proj"].matrix, add_to=x), block["mlp_c_proj"].bias
             yield x, bias
 
-    def _finish(self, x: Any, bias: Any, plan: Plan, *, logits: bool) -> Floats:
+    def _finish(self, x: Any, bias: Any, plan: Plan, *, logits: bool) -> Floats | CudaLogits:
         do = self._operations
         norm = (*self._ln_f, self._epsilon)
         h = do.layer_norm_of(x, plan.wanted, bias, norm, exact=not logits)  # [wanted, n_embd]
-        return self._device.download(do.product(h, self._head.matrix) if logits else h)
+        return CudaLogits(do, do.product(h, self._head.matrix)) if logits else self._device.download(h)
 
     def _nothing(self, logits: bool, stages: Sequence[int] | None) -> Floats:
         if stages is not None:
