@@ -354,10 +354,17 @@ class GPT2:
         wanted: Sequence[int] | None,
         draws: Iterator[Draw | None],
     ) -> list[int | Floats]:
-        """As `extend`, but instead of logits the ids that `draws`, one for each row of logits, choose from them.
+        """As `extend`, but instead of each row of logits the id that the next of `draws` chooses from it.
 
-        A GPU chooses where the logits are.  Where the host is to choose, the logits stand instead of an id: in place of
-        a draw that is None, and in all places on a CPU, where no draw is asked for.
+        A GPU does that, so that an id comes back and not 200 KB.  Where the host is to choose the logits are there all
+        the same: for a draw that is None, where they are not finite, where a filter keeps hundreds of them; and on a
+        CPU always, where no draw is asked for.
+
+        >>> import gpt2fast
+        >>> model = gpt2fast.load("demo").model
+        >>> (after,) = model.choose(model.new_cache(), [0], [[1, 2, 3]], None, iter([None]))
+        >>> after.shape
+        (4096,)
         """
         found = self._passes(
             cache, self._pieces(rows, ids, wanted), lambda logits: self._backend.choose(logits, draws), logits=True

@@ -177,6 +177,16 @@ def test_what_cupy_is_asked(cupy):
     assert cupy.freed == 1
 
 
+def test_cublas_that_fails_later(cupy, monkeypatch):
+    """A new thread has a handle of its own, for which there may be no memory left."""
+    found = open_device("cuda")
+    monkeypatch.setattr(FakeDevice, "cublas_handle", property(raising(CUBLASError("CUBLAS_STATUS_ALLOC_FAILED"))))
+    with pytest.raises(
+        DeviceError, match=r"cuBLAS could not multiply on cuda:0 \(Quadro X\): CUBLAS_STATUS_ALLOC_FAILED"
+    ):
+        found.gemm(0, 1, 2)
+
+
 def test_kernels_that_do_not_compile(cupy):
     cupy.RawModule = lambda code, options: SimpleNamespace(compile=raising(ValueError("nvrtc: invalid architecture")))
     with pytest.raises(

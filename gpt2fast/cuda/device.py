@@ -51,7 +51,7 @@ class Device(Protocol):
         ...
 
     def gemm(self, *arguments: int) -> None:
-        """cublasGemmEx without its handle; see `Operations.product`."""
+        """cublasGemmEx without its handle; see `Operations.product`.  Raises DeviceError where it fails."""
         ...
 
     def address(self, array: Any) -> int:
@@ -103,7 +103,11 @@ class CupyDevice:
         return {name: module.get_function(name) for name in names}
 
     def gemm(self, *arguments: int) -> None:
-        self._cublas.gemmEx(self._device.cublas_handle, *arguments)
+        try:
+            # CuPy makes a handle for each thread, with memory that is not of its pool.
+            self._cublas.gemmEx(self._device.cublas_handle, *arguments)
+        except self._cublas.CUBLASError as error:
+            raise DeviceError(f"cuBLAS could not multiply on {self.description}: {error}") from error
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
