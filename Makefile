@@ -101,7 +101,7 @@ sanitize: $(VENV)/.installed-test  ## run the kernels' tests at each CPU level u
 			ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 GPT2FAST_CPU=$$level \
 			PYTHONPATH=build/sanitize $(BIN)/pytest -q -m "not slow" $(SANITIZED) || exit 1; \
 	done
-	@echo "== sanitize: kernels.cu =="
+	@echo "== sanitize: kernels.cu, choice.cu =="
 	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 GPT2FAST_SANITIZE=address,undefined \
 		PYTHONPATH=build/sanitize $(BIN)/pytest -q tests/test_cuda_kernels.py

@@ -52,6 +52,7 @@ def files(wheel: Path) -> set[str]:
         "gpt2fast/data/demo/model.safetensors",
         "gpt2fast/data/gpt2/LICENSE",
         "gpt2fast/py.typed",
+        "gpt2fast/cuda/choice.cu",
         "gpt2fast/cuda/kernels.cu",
         "gpt2fast/server/page/page.html",
     }

@@ -1,6 +1,6 @@
 """Devices that are no GPU: their arrays are NumPy's, so everything above `gpt2fast.cuda.device` runs on them.
 
-`Twin` has each kernel as a function of NumPy, plain and slow.  `Emulation` has the kernels of kernels.cu themselves,
+`Twin` has each kernel as a function of NumPy, plain and slow.  `Emulation` has the kernels of the .cu files themselves,
 compiled as C++ and run thread by thread; see emulation.h.  Both are given what CuPy and the driver would be: launches
 with grids and thread blocks, arguments by position, and `cublasGemmEx` with addresses and leading dimensions.
 """
@@ -156,9 +156,9 @@ class Twin(FakeDevice):
 
 
 class Twins:
-    """The kernels of kernels.cu for one dtype and width of a head."""
+    """The kernels for one dtype and width of a head."""
 
-    def __init__(self, weights, head_dim):
+    def __init__(self, weights=0, head_dim=0):
         self.dtype, self.head_dim = DTYPE_NAMES[int(weights)], int(head_dim)
 
     def embed(self, wte, wpe, ids, positions, width, x):

@@ -1,4 +1,4 @@
-"""The kernels of kernels.cu, run on the CPU thread by thread, give what their twins in NumPy give.
+"""The kernels of the .cu files, run on the CPU thread by thread, give what their twins in NumPy give.
 
 Each runs with its threads in ascending and in descending order, which must not matter: where it does, a barrier is
 missing.  Arguments are checked against the kernels' own types, and nothing may be written beside an array.

@@ -54,7 +54,7 @@ class CudaLogits:
             raise
 
     def _choose(self, draws: Sequence[Draw | None]) -> list[int | Floats]:
-        told = np.array([(row, *draw) for row, draw in enumerate(draws) if draw], DRAW)
+        told = np.array([(row, *draw) for row, draw in enumerate(draws) if draw is not None], DRAW)
         if not len(told):
             return list(self._device.download(self._values))
         chosen = self._operations.choose(self._values, self._device.upload(told.view(np.int64)), len(told))

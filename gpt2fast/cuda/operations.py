@@ -1,4 +1,4 @@
-"""The operations of the network on a device: matrix products of cuBLAS, and the kernels of kernels.cu.
+"""The operations of the network on a device: matrix products of cuBLAS, and the kernels of kernels.cu and choice.cu.
 
 Matrices, the cache and what goes into a product are of one dtype: float32, float16, or bfloat16, which NumPy does not
 know and which is here the uint16 of its bits.  What comes out of a product, sums, and the residual stream are float32.
@@ -25,7 +25,7 @@ BLOCK, QUERIES, MAX_HEAD_DIM = 32, 4, 512
 _ATTENTION_THREADS, _CHOICE_THREADS = 128, 1024
 
 _FUNCTIONS = {"gelu_new": 0, "gelu_pytorch_tanh": 0, "gelu": 1, "relu": 2, "silu": 3}
-_KERNELS = ["embed", "layer_norm", "activate", "append", "attend", "choose"]
+_KERNELS = ["embed", "layer_norm", "activate", "append", "attend"]
 
 # cuBLAS's and CUDA's numbers: operations, types, the type of sums, the choice of an algorithm.
 _AS_IT_IS, _TRANSPOSED = 0, 1
@@ -78,7 +78,10 @@ class Operations:
         self.storage = DTYPES[dtype]
         options = f"-DWEIGHTS={list(DTYPES).index(dtype)}", f"-DHEAD_DIM={head_dim}"
         with device.current():
-            self._kernels = device.compile(Path(__file__).with_name("kernels.cu"), _KERNELS, options)
+            self._kernels = {
+                **device.compile(Path(__file__).with_name("kernels.cu"), _KERNELS, options),
+                **device.compile(Path(__file__).with_name("choice.cu"), ["choose"], ()),
+            }
 
     def embed(self, wte: Any, wpe: Any, plan: Plan) -> Any:
         """The embeddings of the plan's tokens, float32 [T, E], from those of ids and of positions."""
