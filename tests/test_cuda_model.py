@@ -20,10 +20,12 @@ from hypothesis import strategies as some
 
 import gpt2fast
 from gpt2fast import InputError
+from gpt2fast.batch import Batch
 from gpt2fast.config import Config
 from gpt2fast.cuda import backend
 from gpt2fast.cuda.device import open_device
 from gpt2fast.draw import Draw
+from gpt2fast.generation import Settings, continuations
 from gpt2fast.model import GPT2
 
 VARIANTS = ["epsilon", "gelu-exact", "inner", "no-attn-scale", "plain", "relu", "scale-by-layer", "untied"]
@@ -244,6 +246,20 @@ def test_what_the_host_chooses(device, cpu, options):
         assert [text.ids for text in found] == [text.ids for text in expected]
         for text, other in zip(found, expected, strict=True):
             assert text.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_texts_of_all_kinds_in_one_batch(device, cpu):
+    kinds = [{"temperature": 0}, {"logprobs": 1}, {"top_k": 0}, {"repetition_penalty": 1.5}, {"min_new_tokens": 2}]
+    found = []
+    for lm in (cpu, gpt2fast.load("demo", device="cuda")):
+        texts, batch = [], Batch(lm.model, 3)
+        for seed, kind in enumerate(kinds):
+            texts += continuations(lm.model, lm.tokenizer, [[2706]], Settings(seed=seed, max_new_tokens=3, **kind))
+            batch.add(texts[-1])
+        while batch.running or batch.waiting:
+            batch.step()
+        found.append([text.generation().ids for text in texts])
+    assert found[0] == found[1]
 
 
 def test_ids_and_logits_side_by_side(small):

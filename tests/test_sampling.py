@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import Counter
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.sampling import (
     Sampling,
+    coming_keys,
     highest,
     log_probabilities,
     penalize_repetition,
@@ -172,6 +174,31 @@ def test_each_choice_takes_one_number_from_the_stream() -> None:
         expected = random_generator(7)
         expected.random()
         assert generator.random() == expected.random()
+
+
+def test_coming_keys_stay_to_come() -> None:
+    generator, other = random_generator(7), random_generator(7)
+    keys = coming_keys(generator, 3)
+    assert keys == [int(other.integers(2**64, dtype=np.uint64)) for _ in range(3)]
+    assert coming_keys(generator, 2, keep=False) == keys[:2]
+    assert coming_keys(generator, 1) == keys[2:]
+
+
+def test_what_takes_more_than_logits_is_not_plain() -> None:
+    """All fields that `choose` reads before the temperature; a new one must be told to `plain`, or a GPU ignores it."""
+    others = {
+        "repetition_penalty": 2,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "no_repeat_ngram_size": 2,
+        "logit_bias": {1: 0.5},
+        "banned_ids": [1],
+        "banned_sequences": [[1, 2]],
+    }
+    plain = {"temperature": 0.3, "top_k": 7, "top_p": 0.5, "min_p": 0.1}
+    assert {field.name for field in dataclasses.fields(Sampling)} == {*others, *plain}
+    assert Sampling(**plain).plain
+    assert not any(Sampling(**{name: value}).plain for name, value in others.items())
 
 
 def test_streams_are_what_they_were() -> None:
