@@ -372,6 +372,7 @@ class GPT2:
         return [after for part in found for after in part]
 
     def _pieces(self, rows: Sequence[int], ids: Sequence[npt.ArrayLike], wanted: Sequence[int] | None) -> list[_Piece]:
+        """The arguments of `extend`, checked."""
         if len(rows) != len(ids):
             raise InputError(f"there are {len(rows)} rows, but ids for {len(ids)}")
         if len(set(rows)) != len(rows):

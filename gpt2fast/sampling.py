@@ -346,12 +346,12 @@ def coming_keys(generator: np.random.Generator, count: int, *, keep: bool = True
     >>> coming_keys(generator, 2) == [coming_keys(generator, 1, keep=False)[0] for _ in range(2)]
     True
     """
-    state = generator.bit_generator.state if keep else None
-    keys = generator.integers(2**64, size=count, dtype=np.uint64)
-    if state:
-        generator.bit_generator.state = state
-    found: list[int] = keys.tolist()
-    return found
+    source = generator.bit_generator
+    state = source.state
+    keys: list[int] = source.random_raw(count).tolist()  # what `integers` gives for all 64 bits, in a tenth of the time
+    if keep:
+        source.state = state
+    return keys
 
 
 def _sequences(values: Any) -> tuple[tuple[int, ...], ...]:
