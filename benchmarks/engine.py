@@ -1,100 +1,300 @@
-"""Tokens per second of the engine on GPT-2 124M, in each dtype, and of transformers and CTranslate2 where installed.
+"""Tokens per second of the engine and of others on the same GPT-2, in turns.
 
-    python benchmarks/engine.py [--rounds 5] [--threads 1 2] [--size gpt2] [--device cuda]
+    python benchmarks/engine.py [--rounds 3] [--threads 2] [--size gpt2] [--chart docs/engine.svg] [--neighbour]
 
-Weights come from a seed.  Float32 logits are compared with the expected ones of the tests before anything is timed.
-Shown are medians: prefill of 128 and 512 tokens (last logits only), decoding after 32 and 900 tokens, and decoding of 8
-and 32 texts at once; and for one text the weights read a second, to hold against what the memory gives.  On a GPU both
-sides bring the logits to the host after every step, as whoever chooses a token there needs them.
+Contestants that are not installed are left out (pip install torch transformers ctranslate2 onnx onnxruntime openvino
+gguf llama-cpp-python).  Weights come from a seed.  Each contestant lives in a process of its own, and its logits are
+compared with those that transformers gave for these weights before anything is timed; one that is off by more than
+TOLERANCES says is named and not timed.  Then they take turns at each measure, the others stopped meanwhile, for some
+rounds; shown are medians.  The last rows of a table are what the machine gave in the same rounds, and the columns
+"of memory" and "of BLAS" the share that a contestant made of it: the weights read a second while one text is decoded,
+and the float32 products of a prompt of 512, which can be more than all with smaller weights.
+
+`--neighbour` measures, instead, two threads beside a busy process, and one thread without.  `--device cuda` puts our
+models and transformers' on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import atexit
+import json
+import os
 import platform
+import signal
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import seeded  # noqa: E402
-from engine_peers import DECODES, PREFILLS, CTranslate2, transformers_rates  # noqa: E402
+from charts import bar_chart  # noqa: E402
+from engine_peers import ENGINES, missing  # noqa: E402
 
-from gpt2fast import get_encoding  # noqa: E402
-from gpt2fast.bench import decoding_rate, prefill_rate  # noqa: E402
-from gpt2fast.cuda.device import open_device  # noqa: E402
-from gpt2fast.kernels.cpu import cpu_level  # noqa: E402
-from gpt2fast.model import GPT2  # noqa: E402
+PEERS = Path(__file__).with_name("engine_peers.py")
+#: Prompts that are read; and texts decoded after so many tokens, so many at once.
+MEASURES = (
+    *(("prefill", length) for length in (32, 128, 512, 1024)),
+    *(("decode", length, batch) for length, batch in ((32, 1), (900, 1), (16, 4), (16, 8), (16, 16), (16, 32))),
+)
+#: How far logits may be off, by what weights are kept as; their deviation is 3.2.  llama.cpp's "f32" has a cache of 16
+#: bits and a table for GELU.
+TOLERANCES = {"float32": 1e-3, "f32": 0.05, "float16": 0.1, "bfloat16": 0.3, "int8": 1.0, "q8_0": 1.0}
+TOLERANCES |= {"int4": 5.0, "q4_0": 5.0}
+#: Bits of a weight; q4_0 keeps the last layer, a third of the whole, in 6.6 bits.
+BITS = {"float32": 32, "f32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "q8_0": 8.5, "int4": 4.5, "q4_0": 5.1}
+BASE = "transformers float32"
 
-COLUMNS = ("prefill 128", "prefill 512", "decode at 32", "decode at 900", "8 texts", "32 texts", "GB/s")
+
+def measure_name(measure: tuple[Any, ...]) -> str:
+    """What stands above its column."""
+    if measure[0] == "prefill":
+        return f"read {measure[1]}"
+    return f"at {measure[1]}" if measure[2] == 1 else f"{measure[2]} texts"
 
 
-def ours(model: GPT2, rounds: int) -> list[float]:
-    """The figures of a row but the last."""
-    return [
-        *(prefill_rate(model, length, rounds) for length in PREFILLS),
-        *(decoding_rate(model, length, batch, 4 * rounds) for length, batch in DECODES),
-    ]
+class Running:
+    """A contestant's process.  It is stopped unless it is asked: some engines' threads spin while they wait."""
+
+    def __init__(self, name: str, directory: Path, threads: int, device: str) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
+        arguments = [name, str(directory), str(threads), device, str(time.time())]
+        self._process = subprocess.Popen(
+            [sys.executable, str(PEERS), "serve", *arguments],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+        )  # fmt: skip
+        atexit.register(self._process.kill)
+        #: From the start of the process to first logits; its memory until then.
+        self.seconds, self.memory = self._answer()
+
+    def ask(self, *what: Any) -> Any:
+        """The answer to one request."""
+        self._process.send_signal(signal.SIGCONT)
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> Any:
+        line = self._process.stdout.readline()
+        if not line:
+            self._log.seek(0)
+            raise RuntimeError(" ".join(self._log.read().split("\n")[-4:]))
+        self._process.send_signal(signal.SIGSTOP)
+        return json.loads(line)
+
+
+def names(options: argparse.Namespace) -> list[str]:
+    """The contestants that can take part; others are named with the reason."""
+    found = []
+    for engine, kind_of in ENGINES.items():
+        kinds = [f"{engine} {kind}" for kind in kind_of.kinds if options.device != "cpu" or kind != "float16"]
+        if options.device != "cpu":
+            kinds = [name for name in kinds if name.split()[1:] in (["float32"], ["float16"], ["bfloat16"])]
+        wanted = [name for name in kinds if not options.only or name in options.only or engine in options.only]
+        if engine == "machine" or options.device.split(":")[0] not in kind_of.devices or not wanted:
+            continue
+        if lacking := missing(engine):
+            print(f"left out: {engine}, as {' and '.join(lacking)} is not installed")
+        else:
+            found += wanted
+    return found
+
+
+def prepare(directory: Path, size: str, contestants: list[str]) -> list[str]:
+    """Write the checkpoint and what is made of it, each in a process of its own; the contestants that have theirs."""
+    if not (directory / "model.safetensors").exists():
+        from gpt2fast import get_encoding
+        from gpt2fast.model import GPT2
+
+        config = seeded.config(size)
+        GPT2.from_tensors(config, seeded.tensors(config)).save_pretrained(directory)
+        get_encoding("gpt2").save_pretrained(directory)
+    ready = []
+    for name in contestants:
+        command = [sys.executable, str(PEERS), "convert", name, str(directory)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            print(f"left out: {name}, which could not be converted: {run.stderr.strip().splitlines()[-1]}")
+        else:
+            ready.append(name)
+    return ready
+
+
+def start(
+    contestants: list[str], directory: Path, threads: int, options: argparse.Namespace
+) -> tuple[dict[str, Running], dict[str, dict[str, float]]]:
+    """Start each contestant once a round, and keep the last; what starting took, and how far its logits are off."""
+    running: dict[str, Running] = {}
+    starts: dict[str, list[Running]] = {name: [] for name in contestants}
+    for i in range(options.rounds):
+        for name in contestants:
+            try:
+                running[name] = Running(name, directory, threads, options.device)
+            except RuntimeError as error:
+                print(f"left out: {name}, which failed: {error}")
+                contestants = [other for other in contestants if other != name]
+                continue
+            starts[name].append(running[name])
+            if i < options.rounds - 1:
+                running.pop(name).close()
+    expected = ROOT / "tests" / "data" / "reference" / f"expected-{options.size}.npz"
+    facts = {}
+    for name in list(running):
+        error = running[name].ask("error", str(expected))
+        facts[name] = {
+            "first, s": statistics.median(run.seconds for run in starts[name]),
+            "then MB": statistics.median(run.memory for run in starts[name]) / 1e6,
+            "error": error,
+        }
+        if not error <= TOLERANCES[name.split()[1]]:
+            print(f"left out: {name}, whose logits are off by {error:.3g}")
+            running.pop(name).close()
+    return running, facts
+
+
+def race(
+    running: dict[str, Running], machine: Running, rounds: int
+) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Tokens a second, by contestant and measure, and the machine's limits: medians of rounds, all taking turns."""
+    seconds: dict[tuple[str, tuple[Any, ...]], list[float]] = {}
+    limits: dict[str, list[float]] = {"memory": [], "products": []}
+    for i in range(rounds):
+        for limit in limits:
+            limits[limit].append(machine.ask(limit))
+        for measure in MEASURES:
+            for name, contestant in running.items():
+                if i == 0 and measure[0] == "prefill":
+                    contestant.ask(*measure)  # some prepare themselves for a length at its first sight
+                seconds.setdefault((name, measure), []).append(contestant.ask(*measure))
+    rates = {
+        name: {
+            measure_name(measure): (measure[1] if measure[0] == "prefill" else measure[2])
+            / statistics.median(seconds[name, measure])
+            for measure in MEASURES
+        }
+        for name in running
+    }
+    return rates, {limit: statistics.median(values) for limit, values in limits.items()}
+
+
+def shares(name: str, rates: dict[str, float], limits: dict[str, float], size: str) -> dict[str, float]:
+    """The percentages of the machine's limits that a contestant makes."""
+    config = seeded.config(size)
+    width, layers = config.n_embd, config.n_layer
+    in_layers = 12 * width * width * layers
+    read = (in_layers + config.vocab_size * width) * BITS[name.split()[1]] / 8
+    # Products with the weights, then queries with keys and shares with values, half of 512 positions on average.
+    operations = 2 * in_layers + 4 * layers * width * 256
+    return {
+        "of memory": 100 * read * rates["at 32"] / limits["memory"],
+        "of BLAS": 100 * operations * rates["read 512"] / limits["products"],
+    }
+
+
+def show(rows: dict[str, dict[str, float]]) -> None:
+    """Print a table."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    print(f"{'':23}" + "".join(f"{column:>10}" for column in columns))
+    for name, row in rows.items():
+        cells = (f"{row[column]:>10.{0 if row[column] >= 20 else 2}f}" for column in columns)
+        print(f"{name:23}" + "".join(cells), flush=True)
+
+
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    """A process that takes what it can get of one core."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def beside_a_neighbour(contestants: list[str], directory: Path, options: argparse.Namespace) -> None:
+    """Print what two threads make beside a busy process, as a multiple of one thread on the machine alone."""
+    print(f"{'':23}{'1 thread':>10}{'2 threads':>10}{'2, beside':>10}{'ratio':>10}")
+    for name in contestants:
+        one, two = (Running(name, directory, threads, options.device) for threads in (1, 2))
+        taken: list[tuple[float, float, float]] = []
+        for _ in range(2 * options.rounds + 1):
+            alone = one.ask("sustained", 32, 60), two.ask("sustained", 32, 60)
+            with busy_neighbour():
+                taken.append((*alone, two.ask("sustained", 32, 60)))
+        one.close()
+        two.close()
+        rates = [1 / statistics.median(times) for times in zip(*taken, strict=True)]
+        print(f"{name:23}" + "".join(f"{rate:10.0f}" for rate in rates) + f"{rates[2] / rates[0]:10.2f}", flush=True)
+
+
+def versions() -> str:
+    """The packages that took part."""
+    found = []
+    for package in ("numpy", "torch", "transformers", "ctranslate2", "onnxruntime", "openvino", "llama-cpp-python"):
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, nargs="+", default=[2])
     parser.add_argument("--size", choices=["gpt2", "gpt2-medium"], default="gpt2")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help='engines, or engines and kinds as "gpt2fast int8"')
+    parser.add_argument("--directory", type=Path, help="keep checkpoint and conversions here (default: nowhere)")
+    parser.add_argument("--chart", type=Path, help="write a chart (SVG) of the last number of threads here")
+    parser.add_argument("--neighbour", action="store_true", help="instead: two threads beside a busy process")
     options = parser.parse_args()
-    config = seeded.config(options.size)
-    tensors = seeded.tensors(config)
-    expected = np.load(ROOT / "tests" / "data" / "reference" / f"expected-{options.size}.npz")
-    kinds = [("float32", "panel"), ("float32", "blas"), ("bfloat16", "panel"), ("int8", "panel"), ("int4", "panel")]
-    their_dtypes = ["float32"]
-    if options.device != "cpu":
-        their_dtypes, options.threads = ["float32", "float16", "bfloat16"], options.threads[:1]
-        kinds = [(dtype, "panel") for dtype in their_dtypes]
-    where = cpu_level() if options.device == "cpu" else open_device(options.device).description
-    print(
-        f"{platform.processor() or platform.machine()}, {where}; Python {platform.python_version()}, NumPy "
-        f"{np.__version__}; {options.size}; {options.rounds} rounds; {time.strftime('%d %B %Y')}"
-    )
-    print(f"{'threads, dtype':26}" + "".join(f"{column:>15}" for column in COLUMNS))
-
-    def show(name: str, row: list[float], size: float) -> None:
-        print(f"{name:26}" + "".join(f"{value:15.0f}" for value in row) + f"{size * row[2] / 1e9:15.1f}", flush=True)
-
-    with tempfile.TemporaryDirectory() as directory:
-        for threads in options.threads:
-            for dtype, gemm in kinds:
-                model = GPT2.from_tensors(
-                    config, tensors, dtype=dtype, device=options.device, gemm=gemm, num_threads=threads
-                )
-                error = np.abs(model(expected["ids_1"], last_only=True) - expected["last_logits_1"]).max()
-                if dtype == "float32" and error > 1e-3:
-                    raise SystemExit(f"{dtype} {gemm} is off by {error}")
-                bits = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8.5, "int4": 4.5}[dtype]
-                show(f"{threads}, {dtype} {model.gemm}", ours(model, options.rounds), model.num_parameters * bits / 8)
-            path = Path(directory)
-            if not (path / "config.json").exists():
-                GPT2.from_tensors(config, tensors).save_pretrained(path)
-                get_encoding("gpt2").save_pretrained(path)
-            if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-                for dtype in their_dtypes:
-                    row = transformers_rates(path, threads, options.rounds, options.device, dtype)
-                    size = model.num_parameters * (4 if dtype == "float32" else 2)
-                    show(f"{threads}, transformers {dtype}", row, size)
-            if importlib.util.find_spec("ctranslate2") and options.device == "cpu":
-                for dtype, size in (("float32", 4), ("int8", 1)):
-                    peer = CTranslate2(path, threads, dtype)
-                    error = np.abs(peer.logits(expected["ids_1"]) - expected["last_logits_1"]).max()
-                    if dtype == "float32" and error > 1e-3:
-                        raise SystemExit(f"CTranslate2 is off by {error}")
-                    show(f"{threads}, CTranslate2 {dtype}", peer.rates(options.rounds), model.num_parameters * size)
+    contestants = names(options)
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = options.directory or Path(temporary)
+        contestants = prepare(directory, options.size, contestants)
+        described = f"{platform.machine()}, {os.cpu_count()} cores; {options.size}; {options.rounds} rounds"
+        print(f"{described}; {time.strftime('%d %B %Y')}; Python {platform.python_version()}, {versions()}")
+        if options.neighbour:
+            return beside_a_neighbour(contestants, directory, options)
+        for threads in options.threads if options.device == "cpu" else [2]:
+            running, facts = start(contestants, directory, threads, options)
+            machine = Running("machine limits", directory, threads, "cpu")
+            rates, limits = race(running, machine, options.rounds)
+            for name in running:
+                facts[name]["peak MB"] = running[name].ask("peak_memory") / 1e6
+                running[name].close()
+            machine.close()
+            print(f"\nthreads: {threads}; tokens per second, after the first columns")
+            show({name: facts[name] | rates[name] | shares(name, rates[name], limits, options.size) for name in rates})
+            print(f"memory {limits['memory'] / 1e9:.1f} GB/s, BLAS {limits['products'] / 1e9:.0f} GF/s")
+            if BASE in rates:
+                print(f"\nthreads: {threads}; times {BASE}")
+                show({name: {key: row[key] / rates[BASE][key] for key in row} for name, row in rates.items()})
+        if options.chart:
+            chosen = {
+                "at 32": "One text",
+                "8 texts": "Eight texts at once",
+                "read 512": "Reading a prompt of 512 tokens",
+            }
+            groups = {title: {name: row[key] for name, row in rates.items()} for key, title in chosen.items()}
+            title = f"Tokens per second, {options.size}, {threads} threads"
+            bar_chart(options.chart, title, groups, "", f"{described}, {time.strftime('%d %B %Y')}; {versions()}")
 
 
 if __name__ == "__main__":
