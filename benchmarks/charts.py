@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -26,10 +27,12 @@ def bar_chart(path: Path, title: str, groups: Mapping[str, Mapping[str, float]],
             parts.append(f'<text x="20" y="{y}">{escape(name)}</text>')
             colour = colours[name.split()[0]]
             parts.append(f'<rect x="180" y="{y - 11}" width="{width:.0f}" height="14" fill="{colour}"/>')
-            parts.append(f'<text x="{185 + width:.0f}" y="{y}">{value:.0f} {escape(unit)}</text>')
+            parts.append(f'<text x="{185 + width:.0f}" y="{y}">{value:.0f}{escape(unit)}</text>')
         y += 32
-    parts.append(f'<text x="10" y="{y}" font-size="10">{escape(note)}</text>')
-    size = f'width="640" height="{y + 15}" font-family="sans-serif" font-size="13"'
+    for line in textwrap.wrap(note, 110):
+        parts.append(f'<text x="10" y="{y}" font-size="10">{escape(line)}</text>')
+        y += 14
+    size = f'width="640" height="{y}" font-family="sans-serif" font-size="13"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
     shown = f'<text x="10" y="22" font-size="15">{escape(title)}</text>'
     path.write_text("\n".join([head, '<rect width="100%" height="100%" fill="white"/>', shown, *parts, "</svg>\n"]))

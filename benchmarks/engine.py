@@ -6,9 +6,11 @@ Contestants that are not installed are left out (pip install torch transformers 
 gguf llama-cpp-python).  Weights come from a seed.  Each contestant lives in a process of its own, and its logits are
 compared with those that transformers gave for these weights before anything is timed; one that is off by more than
 TOLERANCES says is named and not timed.  Then they take turns at each measure, the others stopped meanwhile, for some
-rounds; shown are medians.  The last rows of a table are what the machine gave in the same rounds, and the columns
-"of memory" and "of BLAS" the share that a contestant made of it: the weights read a second while one text is decoded,
-and the float32 products of a prompt of 512, which can be more than all with smaller weights.
+rounds; shown are medians.  What the machine gives, to NumPy's `dot` reading a gigabyte and to its float32 products, is
+measured between them.  The columns "memory %" and "BLAS %" are the share of it that a contestant makes: of the weights
+that it reads a second to decode one text, and of the products of a prompt of 512, which can be more than all where they
+are not of float32.  "first" is the time from the start of the process to the first logits, the file being in the page
+cache, and "first MB" the memory until then.
 
 `--neighbour` measures, instead, two threads beside a busy process, and one thread without.  `--device cuda` puts our
 models and transformers' on a GPU.
@@ -53,6 +55,8 @@ TOLERANCES |= {"int4": 5.0, "q4_0": 5.0}
 #: Bits of a weight; q4_0 keeps the last layer, a third of the whole, in 6.6 bits.
 BITS = {"float32": 32, "f32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "q8_0": 8.5, "int4": 4.5, "q4_0": 5.1}
 BASE = "transformers float32"
+#: What the chart shows of it.
+CHART = {"at 32": "One text", "8 texts": "Eight texts at once", "read 512": "Reading a prompt of 512 tokens"}
 
 
 def measure_name(measure: tuple[Any, ...]) -> str:
@@ -157,8 +161,8 @@ def start(
     for name in list(running):
         error = running[name].ask("error", str(expected))
         facts[name] = {
-            "first, s": statistics.median(run.seconds for run in starts[name]),
-            "then MB": statistics.median(run.memory for run in starts[name]) / 1e6,
+            "first s": statistics.median(run.seconds for run in starts[name]),
+            "first MB": statistics.median(run.memory for run in starts[name]) / 1e6,
             "error": error,
         }
         if not error <= TOLERANCES[name.split()[1]]:
@@ -174,9 +178,9 @@ def race(
     seconds: dict[tuple[str, tuple[Any, ...]], list[float]] = {}
     limits: dict[str, list[float]] = {"memory": [], "products": []}
     for i in range(rounds):
-        for limit in limits:
-            limits[limit].append(machine.ask(limit))
         for measure in MEASURES:
+            for limit in limits:
+                limits[limit].append(machine.ask(limit))
             for name, contestant in running.items():
                 if i == 0 and measure[0] == "prefill":
                     contestant.ask(*measure)  # some prepare themselves for a length at its first sight
@@ -201,8 +205,8 @@ def shares(name: str, rates: dict[str, float], limits: dict[str, float], size: s
     # Products with the weights, then queries with keys and shares with values, half of 512 positions on average.
     operations = 2 * in_layers + 4 * layers * width * 256
     return {
-        "of memory": 100 * read * rates["at 32"] / limits["memory"],
-        "of BLAS": 100 * operations * rates["read 512"] / limits["products"],
+        "memory %": 100 * read * rates["at 32"] / limits["memory"],
+        "BLAS %": 100 * operations * rates["read 512"] / limits["products"],
     }
 
 
@@ -213,6 +217,29 @@ def show(rows: dict[str, dict[str, float]]) -> None:
     for name, row in rows.items():
         cells = (f"{row[column]:>10.{0 if row[column] >= 20 else 2}f}" for column in columns)
         print(f"{name:23}" + "".join(cells), flush=True)
+
+
+def compare(
+    contestants: list[str], directory: Path, threads: int, options: argparse.Namespace
+) -> dict[str, dict[str, float]]:
+    """Race the contestants and print three tables; the tokens a second."""
+    running, facts = start(contestants, directory, threads, options)
+    machine = Running("machine limits", directory, threads, "cpu")
+    rates, limits = race(running, machine, options.rounds)
+    for name, contestant in running.items():
+        facts[name]["peak MB"] = contestant.ask("peak_memory") / 1e6
+        facts[name] |= shares(name, rates[name], limits, options.size)
+    for process in (*running.values(), machine):
+        process.close()
+    memory, products = limits["memory"] / 1e9, limits["products"] / 1e9
+    print(f"\nthreads: {threads}; the machine: {memory:.1f} GB/s read, {products:.0f} GF/s of float32 products")
+    show({name: facts[name] for name in rates})
+    print("\ntokens per second")
+    show(rates)
+    if BASE in rates:
+        print(f"\nthe same, times {BASE}")
+        show({name: {key: row[key] / rates[BASE][key] for key in row} for name, row in rates.items()})
+    return rates
 
 
 @contextmanager
@@ -273,26 +300,9 @@ def main() -> None:
         if options.neighbour:
             return beside_a_neighbour(contestants, directory, options)
         for threads in options.threads if options.device == "cpu" else [2]:
-            running, facts = start(contestants, directory, threads, options)
-            machine = Running("machine limits", directory, threads, "cpu")
-            rates, limits = race(running, machine, options.rounds)
-            for name in running:
-                facts[name]["peak MB"] = running[name].ask("peak_memory") / 1e6
-                running[name].close()
-            machine.close()
-            print(f"\nthreads: {threads}; tokens per second, after the first columns")
-            show({name: facts[name] | rates[name] | shares(name, rates[name], limits, options.size) for name in rates})
-            print(f"memory {limits['memory'] / 1e9:.1f} GB/s, BLAS {limits['products'] / 1e9:.0f} GF/s")
-            if BASE in rates:
-                print(f"\nthreads: {threads}; times {BASE}")
-                show({name: {key: row[key] / rates[BASE][key] for key in row} for name, row in rates.items()})
+            rates = compare(contestants, directory, threads, options)
         if options.chart:
-            chosen = {
-                "at 32": "One text",
-                "8 texts": "Eight texts at once",
-                "read 512": "Reading a prompt of 512 tokens",
-            }
-            groups = {title: {name: row[key] for name, row in rates.items()} for key, title in chosen.items()}
+            groups = {group: {name: row[column] for name, row in rates.items()} for column, group in CHART.items()}
             title = f"Tokens per second, {options.size}, {threads} threads"
             bar_chart(options.chart, title, groups, "", f"{described}, {time.strftime('%d %B %Y')}; {versions()}")
 

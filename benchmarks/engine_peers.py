@@ -24,7 +24,6 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 50257
-CONTEXT = 1024
 
 
 def some_ids(length: int, batch: int = 1) -> np.ndarray:
@@ -98,7 +97,8 @@ class Contestant:
 
     def peak_memory(self) -> int:
         """Bytes that the process has taken at most, so far."""
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # Kilobytes on Linux, bytes on macOS.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _median_seconds(call: Callable[[], object], times: int) -> float:

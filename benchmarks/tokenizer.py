@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizer_corpora as corpora
+from charts import bar_chart
 
 DATA = Path(__file__).resolve().parent.parent / "gpt2fast" / "data" / "gpt2"
 CONTESTANTS = ("gpt2fast", "tiktoken", "gigatoken", "fastokens", "splintr", "snaptokens", "tokenizers")
@@ -190,29 +191,13 @@ def installed(name: str) -> str | None:
 
 def chart(path: Path, results: dict[str, dict[str, float]], versions: dict[str, str]) -> None:
     """Bars as SVG: fresh text to arrays, what a corpus is tokenized at."""
-    rows = [f"{name}, array, fresh" for name in ("English", "code", "ten languages")]
-    most = max(result.get(row, 0) for result in results.values() for row in rows)
-    colours = dict(
-        zip(CONTESTANTS, ("#c2410c", "#64748b", "#0f766e", "#7c3aed", "#be185d", "#1d4ed8", "#a16207"), strict=True)
-    )
-    parts: list[str] = []
-    y = 50
-    for row in rows:
-        parts.append(f'<text x="10" y="{y}" font-weight="bold">{row.split(",")[0]}</text>')
-        for name, result in results.items():
-            if row in result:
-                y += 20
-                width = 420 * result[row] / most
-                parts.append(f'<text x="20" y="{y}">{name}</text>')
-                parts.append(f'<rect x="110" y="{y - 11}" width="{width:.0f}" height="14" fill="{colours[name]}"/>')
-                parts.append(f'<text x="{115 + width:.0f}" y="{y}">{result[row]:.0f} MB/s</text>')
-        y += 32
+    rows = {text: f"{text}, array, fresh" for text in ("English", "code", "ten languages")}
+    groups = {
+        text: {name: result[row] for name, result in results.items() if row in result} for text, row in rows.items()
+    }
     names = ", ".join(f"{name} {version_}" for name, version_ in versions.items() if name in results)
-    parts.append(f'<text x="10" y="{y}" font-size="10">{names}; {platform.machine()}, {date.today()}</text>')
-    size = f'width="640" height="{y + 15}" font-family="sans-serif" font-size="13"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-    title = '<text x="10" y="22" font-size="15">Text not seen before to an array of ids, one thread</text>'
-    path.write_text("\n".join([head, '<rect width="100%" height="100%" fill="white"/>', title, *parts, "</svg>\n"]))
+    title = "Text not seen before to an array of ids, one thread"
+    bar_chart(path, title, groups, " MB/s", f"{names}; {platform.machine()}, {date.today()}")
 
 
 def main() -> None:
