@@ -6,11 +6,11 @@ Contestants that are not installed are left out (pip install torch transformers 
 gguf llama-cpp-python).  Weights come from a seed.  Each contestant lives in a process of its own, and its logits are
 compared with those that transformers gave for these weights before anything is timed; one that is off by more than
 TOLERANCES says is named and not timed.  Then they take turns at each measure, the others stopped meanwhile, for some
-rounds; shown are medians.  What the machine gives, to NumPy's `dot` reading a gigabyte and to its float32 products, is
-measured between them.  The columns "memory %" and "BLAS %" are the share of it that a contestant makes: of the weights
-that it reads a second to decode one text, and of the products of a prompt of 512, which can be more than all where they
-are not of float32.  "first" is the time from the start of the process to the first logits, the file being in the page
-cache, and "first MB" the memory until then.
+rounds; shown are medians.  What the machine gives, memory to NumPy's `max` and products to its BLAS, is measured just
+before a contestant; "memory %" is the share of the first that the weights make which it reads to decode one text,
+"products %" the share of the second in a prompt of 512, which can be more than all where they are not of float32.
+"first" is the time from the start of the process to the first logits, the checkpoint being in the page cache, and
+"first MB" the memory until then.
 
 `--neighbour` measures, instead, two threads beside a busy process, and one thread without.  `--device cuda` puts our
 models and transformers' on a GPU.
@@ -43,23 +43,27 @@ from charts import bar_chart  # noqa: E402
 from engine_peers import ENGINES, missing  # noqa: E402
 
 PEERS = Path(__file__).with_name("engine_peers.py")
+Measure = tuple[Any, ...]
 #: Prompts that are read; and texts decoded after so many tokens, so many at once.
-MEASURES = (
+MEASURES: tuple[Measure, ...] = (
     *(("prefill", length) for length in (32, 128, 512, 1024)),
     *(("decode", length, batch) for length, batch in ((32, 1), (900, 1), (16, 4), (16, 8), (16, 16), (16, 32))),
 )
+#: The limit of the machine that a measure is held against.
+LIMITS: dict[Measure, str] = {("decode", 32, 1): "memory", ("prefill", 512): "products"}
 #: How far logits may be off, by what weights are kept as; their deviation is 3.2.  llama.cpp's "f32" has a cache of 16
 #: bits and a table for GELU.
 TOLERANCES = {"float32": 1e-3, "f32": 0.05, "float16": 0.1, "bfloat16": 0.3, "int8": 1.0, "q8_0": 1.0}
 TOLERANCES |= {"int4": 5.0, "q4_0": 5.0}
 #: Bits of a weight; q4_0 keeps the last layer, a third of the whole, in 6.6 bits.
 BITS = {"float32": 32, "f32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "q8_0": 8.5, "int4": 4.5, "q4_0": 5.1}
+GPU_KINDS = ("float32", "float16", "bfloat16")
 BASE = "transformers float32"
 #: What the chart shows of it.
 CHART = {"at 32": "One text", "8 texts": "Eight texts at once", "read 512": "Reading a prompt of 512 tokens"}
 
 
-def measure_name(measure: tuple[Any, ...]) -> str:
+def measure_name(measure: Measure) -> str:
     """What stands above its column."""
     if measure[0] == "prefill":
         return f"read {measure[1]}"
@@ -105,17 +109,22 @@ class Running:
 def names(options: argparse.Namespace) -> list[str]:
     """The contestants that can take part; others are named with the reason."""
     found = []
+    on_gpu = options.device != "cpu"
     for engine, kind_of in ENGINES.items():
-        kinds = [f"{engine} {kind}" for kind in kind_of.kinds if options.device != "cpu" or kind != "float16"]
-        if options.device != "cpu":
-            kinds = [name for name in kinds if name.split()[1:] in (["float32"], ["float16"], ["bfloat16"])]
-        wanted = [name for name in kinds if not options.only or name in options.only or engine in options.only]
+        kinds = [kind for kind in kind_of.kinds if (kind in GPU_KINDS if on_gpu else kind != "float16")]
+        wanted = [f"{engine} {kind}" for kind in kinds]
+        if options.only:
+            wanted = [name for name in wanted if name in options.only or engine in options.only]
         if engine == "machine" or options.device.split(":")[0] not in kind_of.devices or not wanted:
             continue
         if lacking := missing(engine):
-            print(f"left out: {engine}, as {' and '.join(lacking)} is not installed")
+            print(
+                f"left out: {engine}, as {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed"
+            )
         else:
             found += wanted
+    if not found:
+        raise SystemExit(f"no contestants: {', '.join(ENGINES)} are known")
     return found
 
 
@@ -171,51 +180,65 @@ def start(
     return running, facts
 
 
-def race(
-    running: dict[str, Running], machine: Running, rounds: int
-) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Tokens a second, by contestant and measure, and the machine's limits: medians of rounds, all taking turns."""
-    seconds: dict[tuple[str, tuple[Any, ...]], list[float]] = {}
-    limits: dict[str, list[float]] = {"memory": [], "products": []}
-    for i in range(rounds):
+class Race:
+    """What was measured, by contestant and measure: a figure for each round."""
+
+    def __init__(self, size: str) -> None:
+        self.seconds: dict[tuple[str, Measure], list[float]] = {}
+        #: What the machine gave just before.
+        self.limits: dict[tuple[str, Measure], list[float]] = {}
+        config = seeded.config(size)
+        in_layers = 12 * config.n_embd**2 * config.n_layer
+        self._read = in_layers + config.vocab_size * config.n_embd
+        # Products with the weights, then queries with keys and shares with values, of 256 positions on average.
+        self._operations = 512 * (2 * in_layers + 4 * 256 * config.n_embd * config.n_layer)
+
+    def rates(self, name: str) -> dict[str, float]:
+        """A contestant's tokens a second, medians."""
+        return {
+            measure_name(measure): measure[1 if measure[0] == "prefill" else 2]
+            / statistics.median(self.seconds[name, measure])
+            for measure in MEASURES
+        }
+
+    def shares(self, name: str) -> dict[str, float]:
+        """The percentages of what the machine gave that a contestant made of it, medians."""
+        work = {"memory": self._read * BITS[name.split()[1]] / 8, "products": self._operations}
+        return {
+            f"{limit} %": statistics.median(
+                100 * work[limit] / seconds / given
+                for seconds, given in zip(self.seconds[name, measure], self.limits[name, measure], strict=True)
+            )
+            for measure, limit in LIMITS.items()
+        }
+
+    def limit(self, limit: str) -> float:
+        """What the machine gave, the median."""
+        return statistics.median(
+            value for (_, measure), values in self.limits.items() if LIMITS[measure] == limit for value in values
+        )
+
+
+def race(running: dict[str, Running], machine: Running, options: argparse.Namespace) -> Race:
+    """Let all take turns, for some rounds."""
+    race = Race(options.size)
+    for i in range(options.rounds):
         for measure in MEASURES:
-            for limit in limits:
-                limits[limit].append(machine.ask(limit))
             for name, contestant in running.items():
                 if i == 0 and measure[0] == "prefill":
                     contestant.ask(*measure)  # some prepare themselves for a length at its first sight
-                seconds.setdefault((name, measure), []).append(contestant.ask(*measure))
-    rates = {
-        name: {
-            measure_name(measure): (measure[1] if measure[0] == "prefill" else measure[2])
-            / statistics.median(seconds[name, measure])
-            for measure in MEASURES
-        }
-        for name in running
-    }
-    return rates, {limit: statistics.median(values) for limit, values in limits.items()}
-
-
-def shares(name: str, rates: dict[str, float], limits: dict[str, float], size: str) -> dict[str, float]:
-    """The percentages of the machine's limits that a contestant makes."""
-    config = seeded.config(size)
-    width, layers = config.n_embd, config.n_layer
-    in_layers = 12 * width * width * layers
-    read = (in_layers + config.vocab_size * width) * BITS[name.split()[1]] / 8
-    # Products with the weights, then queries with keys and shares with values, half of 512 positions on average.
-    operations = 2 * in_layers + 4 * layers * width * 256
-    return {
-        "memory %": 100 * read * rates["at 32"] / limits["memory"],
-        "BLAS %": 100 * operations * rates["read 512"] / limits["products"],
-    }
+                if measure in LIMITS:
+                    race.limits.setdefault((name, measure), []).append(machine.ask(LIMITS[measure]))
+                race.seconds.setdefault((name, measure), []).append(contestant.ask(*measure))
+    return race
 
 
 def show(rows: dict[str, dict[str, float]]) -> None:
     """Print a table."""
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    print(f"{'':23}" + "".join(f"{column:>10}" for column in columns))
+    print(f"{'':23}" + "".join(f"{column:>11}" for column in columns))
     for name, row in rows.items():
-        cells = (f"{row[column]:>10.{0 if row[column] >= 20 else 2}f}" for column in columns)
+        cells = (f"{row[column]:>11.{0 if row[column] >= 20 else 2}f}" for column in columns)
         print(f"{name:23}" + "".join(cells), flush=True)
 
 
@@ -225,13 +248,14 @@ def compare(
     """Race the contestants and print three tables; the tokens a second."""
     running, facts = start(contestants, directory, threads, options)
     machine = Running("machine limits", directory, threads, "cpu")
-    rates, limits = race(running, machine, options.rounds)
+    measured = race(running, machine, options)
+    rates = {name: measured.rates(name) for name in running}
     for name, contestant in running.items():
         facts[name]["peak MB"] = contestant.ask("peak_memory") / 1e6
-        facts[name] |= shares(name, rates[name], limits, options.size)
+        facts[name] |= measured.shares(name)
     for process in (*running.values(), machine):
         process.close()
-    memory, products = limits["memory"] / 1e9, limits["products"] / 1e9
+    memory, products = measured.limit("memory") / 1e9, measured.limit("products") / 1e9
     print(f"\nthreads: {threads}; the machine: {memory:.1f} GB/s read, {products:.0f} GF/s of float32 products")
     show({name: facts[name] for name in rates})
     print("\ntokens per second")
