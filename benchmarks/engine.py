@@ -12,8 +12,8 @@ before a contestant; "memory %" is the share of the first that the weights make 
 "first" is the time from the start of the process to the first logits, the checkpoint being in the page cache, and
 "first MB" the memory until then.
 
-`--neighbour` measures, instead, two threads beside a busy process, and one thread without.  `--device cuda` puts our
-models and transformers' on a GPU.
+`--neighbour` measures, instead, two threads of ours beside a busy process, and one thread without.  `--device cuda`
+puts our models and transformers' on a GPU.
 """
 
 from __future__ import annotations
@@ -219,18 +219,18 @@ class Race:
         )
 
 
-def race(running: dict[str, Running], machine: Running, options: argparse.Namespace) -> Race:
+def race(running: dict[str, Running], machine: Running | None, options: argparse.Namespace) -> Race:
     """Let all take turns, for some rounds."""
-    race = Race(options.size)
+    measured = Race(options.size)
     for i in range(options.rounds):
         for measure in MEASURES:
             for name, contestant in running.items():
                 if i == 0 and measure[0] == "prefill":
                     contestant.ask(*measure)  # some prepare themselves for a length at its first sight
-                if measure in LIMITS:
-                    race.limits.setdefault((name, measure), []).append(machine.ask(LIMITS[measure]))
-                race.seconds.setdefault((name, measure), []).append(contestant.ask(*measure))
-    return race
+                if machine and measure in LIMITS:
+                    measured.limits.setdefault((name, measure), []).append(machine.ask(LIMITS[measure]))
+                measured.seconds.setdefault((name, measure), []).append(contestant.ask(*measure))
+    return measured
 
 
 def show(rows: dict[str, dict[str, float]]) -> None:
@@ -247,16 +247,19 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Race the contestants and print three tables; the tokens a second."""
     running, facts = start(contestants, directory, threads, options)
-    machine = Running("machine limits", directory, threads, "cpu")
+    # The limits of a GPU are not measured.
+    machine = Running("machine limits", directory, threads, "cpu") if options.device == "cpu" else None
     measured = race(running, machine, options)
     rates = {name: measured.rates(name) for name in running}
+    print(f"\nthreads: {threads}")
     for name, contestant in running.items():
         facts[name]["peak MB"] = contestant.ask("peak_memory") / 1e6
-        facts[name] |= measured.shares(name)
-    for process in (*running.values(), machine):
-        process.close()
-    memory, products = measured.limit("memory") / 1e9, measured.limit("products") / 1e9
-    print(f"\nthreads: {threads}; the machine: {memory:.1f} GB/s read, {products:.0f} GF/s of float32 products")
+        contestant.close()
+    if machine:
+        machine.close()
+        facts = {name: facts[name] | measured.shares(name) for name in rates}
+        memory, products = measured.limit("memory") / 1e9, measured.limit("products") / 1e9
+        print(f"the machine: {memory:.1f} GB/s read, {products:.0f} GF/s of float32 products")
     show({name: facts[name] for name in rates})
     print("\ntokens per second")
     show(rates)
@@ -315,6 +318,8 @@ def main() -> None:
     parser.add_argument("--chart", type=Path, help="write a chart (SVG) of the last number of threads here")
     parser.add_argument("--neighbour", action="store_true", help="instead: two threads beside a busy process")
     options = parser.parse_args()
+    if options.neighbour and not options.only:
+        options.only = ["gpt2fast"]
     contestants = names(options)
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)

@@ -1,7 +1,7 @@
-"""GPT-2 as an ONNX file whose cache goes in and comes out: what onnxruntime and OpenVINO read in benchmarks/engine.py.
+"""GPT-2 as an ONNX file whose cache goes in and comes out: what onnxruntime reads in benchmarks/engine.py.
 
 The graph is written from the checkpoint, with the operators that ONNX has for this purpose (Attention, Gelu,
-LayerNormalization), so that no exporter stands between an engine and its speed.  Inputs: `ids` (B, T), and `key_N` and
+LayerNormalization), so that no exporter stands between the engine and its speed.  Inputs: `ids` (B, T), and `key_N` and
 `value_N` (B, heads, P, width of a head) of each layer.  Outputs: `logits` (B, vocabulary) after the last id, and
 `new_key_N` and `new_value_N`, the T new positions appended.
 """
