@@ -8,7 +8,7 @@
  * - The caller never waits for a worker that has not started: it closes the loop, and late workers find it closed.
  *   So a worker that lost its core delays nothing unless it holds an item.
  * - Where one does hold an item and is waited for, loops run on one thread fewer for a while.  Two threads decode
- *   beside a busy process on two cores at 0.84 to 1.0 times the rate of one thread without (float32, int8, int4;
+ *   beside a busy process on two cores at 0.88 to 1.0 times the rate of one thread without (float32, int8, int4;
  *   November 2026), at 0.70 to 0.94 times if they always go on together.  That the caller sleeps instead of yielding,
  *   so that the system may move the worker to its core, made no clear difference.
  * - After fork() the child starts over with no workers; they are created again on demand.
@@ -35,11 +35,12 @@
 #define SPINS 4000
 
 /* A worker for which the caller waits longer than LOST, and longer than the rest of the loop took, has lost its core to
- * another process.  It will again: both get a few milliseconds in turn, and most of a worker's are spent with an item in
- * hand.  So loops then have one worker fewer, PATIENCE times as long as the caller waited. */
+ * another process.  Loops then have one worker fewer for a while: PATIENCE times as long as the caller waited, so that a
+ * single delay costs little, and twice as long as the last time where it comes again sooner than that.  Beside a busy
+ * process it does: both get a few milliseconds in turn, and most of a worker's are spent with an item in hand. */
 #define LOST 300000 /* nanoseconds */
-#define PATIENCE 8
-#define LONGEST_PAUSE 200000000 /* nanoseconds */
+#define PATIENCE 4
+#define LONGEST_PAUSE 100000000 /* nanoseconds */
 
 #if defined(__x86_64__) || defined(__i386__)
 #define RELAX() __builtin_ia32_pause()
@@ -58,12 +59,13 @@ static struct {
     void *context;
     int64_t count, grain;
     int limit; /* workers allowed to enter */
-    /* So many workers lost their cores, and are left out until that time; both 0 where none did. */
+    /* So many workers lost their cores, and are left out until that time. */
     _Atomic int lost;
     _Atomic int64_t lost_until;
     /* Held by the caller whose loop it is. */
     pthread_mutex_t owner;
     int workers;
+    int64_t pause; /* how long a worker was left out last */
     /* For sleeping. */
     pthread_mutex_t sleep_lock;
     pthread_cond_t wake;
@@ -154,12 +156,19 @@ static void grow(int wanted) {
 
 /* How many workers are to be left out for now, as other processes take their cores. */
 static int lost_workers(void) {
-    int64_t until = atomic_load_explicit(&pool.lost_until, memory_order_relaxed);
-    if (until == 0) return 0;
-    if (now() < until) return atomic_load_explicit(&pool.lost, memory_order_relaxed);
-    atomic_store_explicit(&pool.lost_until, 0, memory_order_relaxed);
+    int lost = atomic_load_explicit(&pool.lost, memory_order_relaxed);
+    if (lost == 0 || now() < atomic_load_explicit(&pool.lost_until, memory_order_relaxed)) return lost;
     atomic_store_explicit(&pool.lost, 0, memory_order_relaxed);
     return 0;
+}
+
+/* Leave one worker more out for a while; the caller, who owns the pool, waited for it so many nanoseconds. */
+static void leave_out_a_worker(int64_t waited) {
+    int64_t time = now(), since = time - atomic_load_explicit(&pool.lost_until, memory_order_relaxed);
+    pool.pause = since < pool.pause ? 2 * pool.pause : PATIENCE * waited;
+    if (pool.pause > LONGEST_PAUSE) pool.pause = LONGEST_PAUSE;
+    atomic_store_explicit(&pool.lost_until, time + pool.pause, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool.lost, 1, memory_order_relaxed);
 }
 
 /* Wait until no worker is inside the loop, which began at `start` and is closed. */
@@ -175,11 +184,7 @@ static void wait_for_workers(int64_t start) {
     }
     if (waiting == 0) return;
     int64_t waited = now() - waiting;
-    if (waited > LOST + (waiting - start)) {
-        int64_t pause = waited < LONGEST_PAUSE / PATIENCE ? PATIENCE * waited : LONGEST_PAUSE;
-        atomic_fetch_add_explicit(&pool.lost, 1, memory_order_relaxed);
-        atomic_store_explicit(&pool.lost_until, waiting + waited + pause, memory_order_relaxed);
-    }
+    if (waited > LOST + (waiting - start)) leave_out_a_worker(waited);
 }
 
 void gf_parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) {
