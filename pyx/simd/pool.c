@@ -8,7 +8,7 @@
  * - The caller never waits for a worker that has not started: it closes the loop, and late workers find it closed.
  *   So a worker that lost its core delays nothing unless it holds an item.
  * - Where one does hold an item and is waited for, loops run on one thread fewer for a while.  Two threads decode
- *   beside a busy process on two cores at 0.88 to 1.0 times the rate of one thread without (float32, int8, int4;
+ *   beside a busy process on two cores at 0.85 to 1.0 times the rate of one thread without (float32, int8, int4;
  *   November 2026), at 0.70 to 0.94 times if they always go on together.  That the caller sleeps instead of yielding,
  *   so that the system may move the worker to its core, made no clear difference.
  * - After fork() the child starts over with no workers; they are created again on demand.
