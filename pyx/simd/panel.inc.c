@@ -22,7 +22,7 @@ GF_INLINE void finish_tile(const int rows, const int width, vf sum[GF_MAX_ROWS][
  * and 34 ms, before that in 27, 38 and 54; one row takes 16). */
 #if GF_LANES == 16
 #define GF_TILE_ROWS 12
-#define GF_PART (1 << 24) /* more than there are */
+#define GF_PART ((int64_t)1 << 24) /* more than there are */
 #define GF_TILES(T) T(1, 2) T(2, 2) T(3, 2) T(4, 2) T(5, 2) T(6, 2) T(7, 2) T(8, 2) T(9, 2) T(10, 2) T(11, 2) T(12, 2)
 #elif GF_LANES == 8
 #define GF_TILE_ROWS 6
