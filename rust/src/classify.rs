@@ -35,6 +35,35 @@ pub trait Level {
     /// # Safety
     /// As [`Level::classify`].
     unsafe fn high_bits(block: &[u8; BLOCK]) -> HighBits;
+
+    /// The block of a text's end, of less than 64 bytes, and zeros.
+    ///
+    /// # Safety
+    /// As [`Level::classify`].
+    #[inline(always)]
+    unsafe fn load(end: &[u8]) -> [u8; BLOCK] {
+        let mut block = [0; BLOCK];
+        block[..end.len()].copy_from_slice(end);
+        block
+    }
+
+    /// Write down which bits are set, counted from `from`, in order. Beyond as many as there are, anything is written.
+    ///
+    /// # Safety
+    /// As [`Level::classify`].
+    #[inline(always)]
+    unsafe fn places(mut bits: u64, from: usize, to: &mut [usize; BLOCK]) {
+        // Some at a time, as how many there are cannot be predicted.
+        for part in to.chunks_exact_mut(8) {
+            for place in part {
+                *place = from + bits.trailing_zeros() as usize;
+                bits &= bits.wrapping_sub(1);
+            }
+            if bits == 0 {
+                break;
+            }
+        }
+    }
 }
 
 /// Any processor.
@@ -78,7 +107,7 @@ pub mod x86 {
     pub struct Sse2;
     /// AVX2 (x86-64-v3).
     pub struct Avx2;
-    /// AVX-512 BW (x86-64-v4).
+    /// AVX-512 with BW and VBMI2.
     pub struct Avx512;
 
     impl Level for Sse2 {
@@ -169,6 +198,17 @@ pub mod x86 {
         }
     }
 
+    /// The numbers of a block's bytes.
+    static ALL: [u8; BLOCK] = {
+        let mut all = [0; BLOCK];
+        let mut i = 0;
+        while i < BLOCK {
+            all[i] = i as u8;
+            i += 1;
+        }
+        all
+    };
+
     impl Level for Avx512 {
         #[inline(always)]
         unsafe fn classify(block: &[u8; BLOCK]) -> Ascii {
@@ -200,6 +240,35 @@ pub mod x86 {
                     six: _mm512_test_epi8_mask(bytes, _mm512_set1_epi8(0x40)),
                     five: _mm512_test_epi8_mask(bytes, _mm512_set1_epi8(0x20)),
                     four: _mm512_test_epi8_mask(bytes, _mm512_set1_epi8(0x10)),
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn load(end: &[u8]) -> [u8; BLOCK] {
+            let mut block = [0; BLOCK];
+            // SAFETY: bytes that are masked out are not read; the caller has AVX-512 BW.
+            unsafe {
+                let bytes = _mm512_maskz_loadu_epi8((1 << (end.len() & 63)) - 1, end.as_ptr().cast());
+                _mm512_storeu_si512(block.as_mut_ptr().cast(), bytes);
+            }
+            block
+        }
+
+        #[inline(always)]
+        unsafe fn places(bits: u64, from: usize, to: &mut [usize; BLOCK]) {
+            // SAFETY: eight places at a time; the caller has AVX-512 VBMI2.
+            unsafe {
+                let all = _mm512_loadu_si512(ALL.as_ptr().cast());
+                let mut set = [0u8; BLOCK];
+                _mm512_storeu_si512(set.as_mut_ptr().cast(), _mm512_maskz_compress_epi8(bits, all));
+                let from = _mm512_set1_epi64(from as i64);
+                for (i, places) in to.chunks_exact_mut(8).enumerate() {
+                    if i == 4 && bits.count_ones() <= 32 {
+                        break;
+                    }
+                    let eight = _mm512_cvtepu8_epi64(_mm_loadl_epi64(set.as_ptr().add(8 * i).cast()));
+                    _mm512_storeu_si512(places.as_mut_ptr().cast(), _mm512_add_epi64(from, eight));
                 }
             }
         }

@@ -1,18 +1,30 @@
-//! Pieces to ids: the vocabulary, then a small cache, then the merge loop.
+//! Pieces to ids: a cache of pieces, then the vocabulary, then the merge loop.
 //!
-//! Performance notes (30 November 2026), one thread of a two-core AVX-512 machine that had other work too, so that only
-//! large differences mean something:
-//! - English has a piece every 4.7 bytes; 95 % of pieces are vocabulary entries (77 % in code, 60 % in ten languages). So
-//!   most pieces end at the first probe of the table of words.
-//! - A loop over characters with a small cache before the table made about 90 MB/s of English seen before. The masks of
-//!   `scan.rs`, keys read as 16 bytes and slots fetched a batch ahead, together: about 400.
-//! - Kept without a measured gain, because it is as short: comparing two entries of a table line before the one branch.
-//! - Ids of 16 bits in the cache, so that pieces of many tokens fit too (160 to 250 of ten languages, where Hindi and
-//!   Thai words were merged anew each time), and all 16 stored at once, from a copy: the compiler then moves vectors,
-//!   which is 10 % of English, code and ten languages alike.
-//! - Thrown away: a pass of its own for the lookups that fetches the cache's sets for those that miss (no gain seen).
-//! - Short texts skip the batches: filling their arrays takes longer than looking up three pieces.
+//! Performance notes (30 November 2026), one thread of a two-core AVX-512 machine that had other work too: least time of
+//! several rounds, old and new by turns. MB/s of English, code and ten languages, seen before, into an array:
+//! - English has a piece every 4.2 bytes here. 88 % of pieces are vocabulary entries (75 % in code, 18 % in ten
+//!   languages), nearly all others have at most eight ids, and a thousand pieces are 78 % of a text.
+//! - Looked up in the vocabulary's table first and in the cache of other pieces then: 257, 275, 266. The same text of
+//!   20 kB again and again: 545. So it was not the instructions, but branches that nobody can predict, and memory.
+//! - One cache for words and others, with up to eight ids stored at once whatever their number, the cursor moved by it:
+//!   350, 408, 303. A hit is one line of memory and one branch that is nearly always taken.
+//! - Pieces that lost their place kept in the line beside, which is looked at before merging: 385 of English.
+//! - Which of a line's two entries it is, chosen without a branch (`select_unpredictable`): 530, 467, 260. Comparing
+//!   both and asking for either was compiled to two branches; comparing the one that was chosen again is not.
+//! - Longer pieces looked for in their cache before the vocabulary, and keys of 48 bytes compared without a call: 537,
+//!   511, 317.
+//! - A hash of one multiplication, places that need no shift: 603, 573, 321.
+//! - Pieces of more than 47 bytes cached (rulers of dashes; sentences in scripts without spaces): 656, 592, 399.
+//! - The last pieces of a text read by a shift, not by a call; a place of its own for each of 2^17 entries: 725, 622, 417.
+//! - Short lines, 110 bytes each: 150 at first, 235 by the above; 262 with texts borrowed from a tuple and the last block
+//!   loaded by a mask; 290 with the texts to come fetched ahead; 325 with the last pieces read by a shift.
+//! - Kept for 1 to 2 %: places of borders by VBMI2 (`classify.rs`), 64 pieces in a batch (32: -2 %, 128 and 256: -1 to
+//!   -5 %). Without fetching ahead: -20 %.
+//! - Thrown away: half the cache's memory (-18 % of English, 10 % of which was merging again); lists made from ids of 16
+//!   bits (no gain: a reference count for each is what takes the time, 1.4 ns).
+//! - Texts of up to 16 bytes skip the batches: filling their arrays takes longer than looking up three pieces.
 
+use crate::cache::{Cache as Pieces, Place, FEW, MEDIUM};
 use crate::classify::{Level, Portable};
 use crate::from_merges::from_merges;
 use crate::merge::{merge, Scratch};
@@ -20,15 +32,17 @@ pub use crate::output::{Few, Id, Output};
 use crate::pretokenize::piece_end;
 use crate::scan::Scanner;
 use crate::vocabulary::{Vocabulary, VocabularyError};
-use crate::words::{hash, pack, Cache as Pieces, Key, Words, INLINE, MEDIUM, SHORT};
+use crate::words::{hash, pack, Key, Words, SHORT};
 
-/// Pieces that are looked up together: their table slots are fetched ahead, and fit the first-level cache.
-const BATCH: usize = 128;
+/// Pieces that are looked up together: their places in the cache are fetched ahead, and fit the first-level one.
+const BATCH: usize = 64;
 /// Borders that a batch has at most: the blocks are taken whole.
 const ROOM: usize = BATCH + 2 * crate::classify::BLOCK;
 
 /// Texts of up to this many bytes are encoded piece by piece.
-pub const SMALL: usize = Few::MOST;
+pub const TINY: usize = 16;
+/// Texts of up to this many bytes fit [`Few`].
+pub const SMALL: usize = 64;
 
 /// A vocabulary with the tables for encoding; shared by all threads.
 pub struct Tokenizer {
@@ -47,14 +61,14 @@ pub struct Cache {
 
 /// The pieces that are looked up together. Kept from text to text: clearing it takes longer than encoding a short line.
 struct Batch {
-    /// The first border is left from the batch before, the others are those of a few blocks.
+    /// Where they begin and end; room for the places of a whole block more, however many are set.
     borders: [usize; ROOM],
-    keys: [(Key, u64); ROOM],
+    slots: [(Key, Place); ROOM],
 }
 
 impl Default for Batch {
     fn default() -> Self {
-        Self { borders: [0; ROOM], keys: [(0, 0); ROOM] }
+        Self { borders: [0; ROOM], slots: [(0, Place::default()); ROOM] }
     }
 }
 
@@ -92,13 +106,13 @@ impl Tokenizer {
     /// Append the ids of the text to `out`, or count them. Special tokens are ordinary text here.
     #[inline]
     pub fn encode<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
-        if text.len() <= SMALL {
-            return self.encode_small(text, cache, out);
+        if text.len() <= TINY {
+            return self.encode_tiny(text, cache, out);
         }
         #[cfg(target_arch = "x86_64")]
         {
             // SAFETY: each level is there where it is used.
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("bmi2") {
+            if is_x86_feature_detected!("avx512vbmi2") && is_x86_feature_detected!("bmi2") {
                 unsafe { self.encode_avx512(text, cache, out) }
             } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
                 unsafe { self.encode_avx2(text, cache, out) }
@@ -113,8 +127,8 @@ impl Tokenizer {
         }
     }
 
-    /// The same without the arrays that long texts need, which take longer to clear than a short text to encode.
-    fn encode_small<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
+    /// The same, piece by piece.
+    fn encode_tiny<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
         let mut start = 0;
         while start < text.len() {
             let end = piece_end(text, start);
@@ -142,22 +156,11 @@ impl Tokenizer {
 
     #[inline]
     fn encode_piece<O: Output>(&self, text: &[u8], start: usize, end: usize, cache: &mut Cache, out: &mut O) {
-        if end - start > SHORT {
-            return self.encode_long(text, start, end, cache, out);
-        }
-        let key = pack(text, start, end);
-        let hash = hash(key);
-        if let Some(id) = self.words.get(key, hash) {
-            out.extend([id]);
-        } else if let Some((tokens, count)) = cache.pieces.get(key, hash) {
-            out.extend(tokens[..count].iter().map(|&id| u32::from(id)));
-        } else {
-            out.extend(self.merge_piece(&text[start..end], key, hash, cache).iter().copied());
-        }
+        self.look_up(text, &[Self::slot(text, start, end, &cache.pieces)], cache, out);
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx2,bmi1,bmi2,lzcnt,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn encode_avx512<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
         // SAFETY: passed on.
         unsafe { self.encode_with::<crate::classify::x86::Avx512, O>(text, cache, out) }
@@ -181,32 +184,31 @@ impl Tokenizer {
         // SAFETY: passed on.
         let mut scanner = unsafe { Scanner::new::<L>(text) };
         let mut batch = cache.batch.take().unwrap_or_default();
-        let Batch { borders, keys } = &mut *batch;
+        let Batch { borders, slots } = &mut *batch;
         let mut count = 0;
-        loop {
-            // SAFETY: passed on.
-            match unsafe { scanner.next_block::<L>() } {
-                Some((at, mut starts)) => {
-                    while starts != 0 {
-                        borders[count] = at + starts.trailing_zeros() as usize;
-                        starts &= starts - 1;
-                        count += 1;
-                    }
-                    if count < BATCH {
-                        continue;
-                    }
-                    self.encode_batch(text, &borders[..count], keys, cache, out);
-                    borders[0] = borders[count - 1];
-                    count = 1;
-                }
-                None => {
-                    borders[count] = text.len();
-                    self.encode_batch(text, &borders[..=count], keys, cache, out);
-                    break;
-                }
+        // SAFETY: passed on.
+        while let Some((at, starts)) = unsafe { scanner.next_block::<L>() } {
+            if let Some(places) = borders[count..].first_chunk_mut() {
+                // SAFETY: passed on.
+                unsafe { L::places(starts, at, places) };
+            }
+            count += starts.count_ones() as usize;
+            if count > BATCH {
+                self.encode_batch(text, &borders[..count], slots, cache, out);
+                borders[0] = borders[count - 1];
+                count = 1;
             }
         }
+        borders[count] = text.len();
+        self.encode_batch(text, &borders[..=count], slots, cache, out);
         cache.batch = Some(batch);
+    }
+
+    /// A piece by its key where it is short, else by where it is: a key of which the length says 0.
+    #[inline(always)]
+    fn slot(text: &[u8], start: usize, end: usize, pieces: &Pieces) -> (Key, Place) {
+        let key = if end - start <= SHORT { pack(text, start, end) } else { start as Key | (end as Key) << 60 };
+        (key, pieces.place(key))
     }
 
     /// Encode the pieces between each two borders.
@@ -215,96 +217,96 @@ impl Tokenizer {
         &self,
         text: &[u8],
         borders: &[usize],
-        keys: &mut [(Key, u64); ROOM],
+        slots: &mut [(Key, Place); ROOM],
         cache: &mut Cache,
         out: &mut O,
     ) {
-        for (slot, pair) in keys.iter_mut().zip(borders.windows(2)) {
-            if pair[1] - pair[0] <= SHORT {
-                let key = pack(text, pair[0], pair[1]);
-                let hash = hash(key);
-                self.words.prefetch(hash);
-                *slot = (key, hash);
-            }
+        for (slot, pair) in slots.iter_mut().zip(borders.windows(2)) {
+            *slot = Self::slot(text, pair[0], pair[1], &cache.pieces);
         }
-        // A piece has at most as many tokens as bytes; for the few that are long, room is made when they come.
-        let room = SHORT * borders.len() + INLINE;
-        out.reserve(room);
+        self.look_up(text, &slots[..borders.len() - 1], cache, out);
+    }
+
+    /// Encode pieces whose places are being fetched.
+    #[inline(always)]
+    fn look_up<O: Output>(&self, text: &[u8], slots: &[(Key, Place)], cache: &mut Cache, out: &mut O) {
+        out.reserve(FEW * slots.len());
         let mut end = out.end();
         let mut put = 0;
-        for (&(key, hash), pair) in keys.iter().zip(borders.windows(2)) {
-            if pair[1] - pair[0] <= SHORT {
-                if let Some(id) = self.words.get(key, hash) {
-                    // SAFETY: at most 15 ids for each piece of this batch.
-                    unsafe { O::put(end.add(put), id) };
-                    put += 1;
-                    continue;
-                }
-                if let Some((tokens, count)) = cache.pieces.get(key, hash) {
-                    // However many there are: of what is put beyond `count` the next ones are put on top.
-                    // From a copy, which cannot overlap with the output, so that vectors are moved.
-                    for (i, id) in (*tokens).into_iter().enumerate() {
-                        // SAFETY: as above; room for so many was added at the end.
-                        unsafe { O::put(end.add(put + i), u32::from(id)) };
-                    }
-                    put += count;
-                    continue;
-                }
-                for &id in self.merge_piece(&text[pair[0]..pair[1]], key, hash, cache) {
-                    // SAFETY: as above.
-                    unsafe { O::put(end.add(put), id) };
-                    put += 1;
-                }
-            } else {
-                // SAFETY: so many were put.
-                unsafe { out.advance(put) };
-                self.encode_long(text, pair[0], pair[1], cache, out);
-                out.reserve(room);
-                end = out.end();
-                put = 0;
+        for (i, &(key, place)) in slots.iter().enumerate() {
+            if let Some((ids, count)) = cache.pieces.get(key, place) {
+                // SAFETY: room for eight ids was made for each piece from here on. What is put beyond `count` the next
+                // ones are put on top of.
+                unsafe { O::put_eight(end.add(put), ids) };
+                put += count;
+                continue;
             }
+            // SAFETY: so many were put.
+            unsafe { out.advance(put) };
+            self.encode_other(text, key, place, cache, out);
+            out.reserve(FEW * (slots.len() - i));
+            (end, put) = (out.end(), 0);
         }
         // SAFETY: so many were put.
         unsafe { out.advance(put) };
     }
 
-    /// The tokens of a piece that is neither in the vocabulary nor in the cache, where it is put.
+    /// Append the ids of a piece that is not among the cached short ones.
     #[inline(never)]
-    fn merge_piece<'a>(&self, piece: &[u8], key: Key, hash: u64, cache: &'a mut Cache) -> &'a [u32] {
-        cache.merged.clear();
-        merge(piece, self.vocabulary.merges(), &mut cache.scratch, &mut cache.merged);
-        cache.pieces.put(key, hash, &cache.merged);
-        &cache.merged
+    fn encode_other<O: Output>(&self, text: &[u8], key: Key, place: Place, cache: &mut Cache, out: &mut O) {
+        let bytes = key.to_le_bytes();
+        let length = usize::from(bytes[SHORT]);
+        if length == 0 {
+            return self.encode_long(text, key as usize & ((1 << 60) - 1), (key >> 60) as usize, cache, out);
+        }
+        if cache.pieces.bring_back(key, place) {
+            if let Some((ids, count)) = cache.pieces.get(key, place) {
+                return out.extend(ids[..count].iter().map(|&id| u32::from(id)));
+            }
+        }
+        if let Some(id) = self.words.get(key, hash(key)) {
+            cache.pieces.put(key, place, &[id]);
+            return out.extend([id]);
+        }
+        let (long_key, long_hash) = Pieces::pack_medium(&bytes, 0, length);
+        if let Some(ids) = cache.pieces.get_medium(&long_key, long_hash) {
+            return out.extend(ids.iter().map(|&id| u32::from(id)));
+        }
+        let Cache { pieces, scratch, merged, .. } = cache;
+        merged.clear();
+        merge(&bytes[..length], self.vocabulary.merges(), scratch, merged);
+        if !pieces.put(key, place, merged) {
+            pieces.put_medium(&long_key, long_hash, merged);
+        }
+        out.extend(merged.iter().copied());
     }
 
     /// Append the ids of a piece of more than 15 bytes.
-    #[inline(never)]
     fn encode_long<O: Output>(&self, text: &[u8], start: usize, end: usize, cache: &mut Cache, out: &mut O) {
+        let Cache { pieces, scratch, merged, .. } = cache;
         let piece = &text[start..end];
-        if piece.len() > MEDIUM {
-            if let Some(id) = self.words.get_long(piece) {
-                return out.extend([id]);
-            }
-            cache.merged.clear();
-            merge(piece, self.vocabulary.merges(), &mut cache.scratch, &mut cache.merged);
-            out.extend(cache.merged.iter().copied());
-            // A piece of a gigabyte must not hold its memory for ever.
-            if cache.merged.capacity() > 1 << 18 {
-                cache.merged = Vec::new();
-            }
-            return;
+        let key = (piece.len() <= MEDIUM).then(|| Pieces::pack_medium(text, start, end));
+        let known = match &key {
+            Some((key, hash)) => pieces.get_medium(key, *hash),
+            None => pieces.get_long(piece),
+        };
+        if let Some(ids) = known {
+            return out.extend(ids.iter().map(|&id| u32::from(id)));
         }
-        let (key, hash) = Pieces::pack_medium(text, start, end);
-        if let Some(tokens) = cache.pieces.get_medium(&key, hash) {
-            return out.extend(tokens.iter().map(|&id| u32::from(id)));
-        }
-        cache.merged.clear();
+        merged.clear();
         match self.words.get_long(piece) {
-            Some(id) => cache.merged.push(id),
-            None => merge(piece, self.vocabulary.merges(), &mut cache.scratch, &mut cache.merged),
+            Some(id) => merged.push(id),
+            None => merge(piece, self.vocabulary.merges(), scratch, merged),
         }
-        cache.pieces.put_medium(&key, hash, &cache.merged);
-        out.extend(cache.merged.iter().copied());
+        match &key {
+            Some((key, hash)) => pieces.put_medium(key, *hash, merged),
+            None => pieces.put_long(piece, merged),
+        }
+        out.extend(merged.iter().copied());
+        // A piece of a gigabyte must not hold its memory for ever.
+        if merged.capacity() > 1 << 18 {
+            *merged = Vec::new();
+        }
     }
 
     /// The ids of bytes that are one piece, whatever the split pattern would make of them.

@@ -1,10 +1,11 @@
 //! GPT-2's byte-level BPE tokenizer: the split into pieces, the merge loop, and batches over threads.
 //!
 //! Nothing here but `py` knows Python. The journey of a text: [`scan`] cuts it into the pieces of
-//! [`pretokenize`], [`encoder`] looks each piece up in [`words`] or merges it ([`merge`]) by the tables of
+//! [`pretokenize`], [`encoder`] looks each piece up in [`cache`] and [`words`] or merges it ([`merge`]) by the tables of
 //! [`vocabulary`]; [`batch`] does so for many texts on many threads, and [`decoder`] goes back. [`jsonl`] reads the texts of corpora.
 
 pub mod batch;
+pub mod cache;
 pub mod classify;
 pub mod decoder;
 pub mod encoder;

@@ -20,6 +20,19 @@ pub trait Output {
     /// There is room at `at`.
     unsafe fn put(at: *mut Self::Item, id: u32);
 
+    /// Eight ids at once.
+    ///
+    /// # Safety
+    /// There is room for eight at `at`.
+    #[inline(always)]
+    unsafe fn put_eight(at: *mut Self::Item, ids: &[u16; 8]) {
+        // From a copy, which cannot overlap with the output, so that vectors are moved.
+        for (i, id) in (*ids).into_iter().enumerate() {
+            // SAFETY: passed on.
+            unsafe { Self::put(at.add(i), u32::from(id)) };
+        }
+    }
+
     /// Append ids.
     #[inline(always)]
     fn extend(&mut self, ids: impl IntoIterator<Item = u32, IntoIter: ExactSizeIterator>) {
@@ -81,34 +94,33 @@ impl<I: Id> Output for Vec<I> {
     }
 }
 
-/// The ids of a short text, without memory from the allocator.
-pub struct Few {
-    ids: [MaybeUninit<u32>; Few::MOST],
+/// The ids of a short text, without memory from the allocator: room for so many.
+pub struct Few<const ROOM: usize> {
+    ids: [MaybeUninit<u32>; ROOM],
     count: usize,
 }
 
-impl Few {
-    /// So many ids at most.
-    pub const MOST: usize = 64;
-
+impl<const ROOM: usize> Few<ROOM> {
+    #[inline(always)]
     pub fn ids(&self) -> &[u32] {
         // SAFETY: the first `count` have been put.
         unsafe { std::slice::from_raw_parts(self.ids.as_ptr().cast(), self.count) }
     }
 }
 
-impl Default for Few {
+impl<const ROOM: usize> Default for Few<ROOM> {
+    #[inline(always)]
     fn default() -> Self {
-        Self { ids: [MaybeUninit::uninit(); Self::MOST], count: 0 }
+        Self { ids: [MaybeUninit::uninit(); ROOM], count: 0 }
     }
 }
 
-impl Output for Few {
+impl<const ROOM: usize> Output for Few<ROOM> {
     type Item = u32;
 
     #[inline(always)]
     fn reserve(&mut self, room: usize) {
-        assert!(room <= Self::MOST - self.count, "more than a few ids");
+        assert!(room <= ROOM - self.count, "more than a few ids");
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@
 
 use crate::batch::{count_batch, encode_batch, Caches};
 use crate::decoder::Decoder;
-use crate::encoder::{Few, Id, Tokenizer, SMALL};
+use crate::encoder::{Few, Id, Tokenizer, SMALL, TINY};
 use crate::jsonl;
 use crate::lazy::Lazy;
 use crate::pretokenize::{last_cut, pieces};
@@ -25,26 +25,26 @@ const SHORT_TEXT: usize = 1 << 11;
 /// Lists of so many ids together are worth a table of all integers up to the vocabulary's size.
 const MANY_IDS: usize = 1 << 10;
 
-/// An argument's bytes, borrowed for as long as the argument lives.
-enum Text<'py> {
-    Str(Bound<'py, PyString>),
-    Bytes(Bound<'py, PyBytes>),
+/// An argument's bytes: the argument's own where it is a str or bytes.
+enum Text<'a, 'py> {
+    Borrowed(&'a [u8]),
+    Mended(Bound<'py, PyString>),
     Buffer(PyBuffer<u8>),
 }
 
-impl<'py> Text<'py> {
+impl<'a, 'py> Text<'a, 'py> {
     #[inline]
-    fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+    fn new(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(text) = object.cast::<PyString>() {
-            if text.to_str().is_ok() {
-                return Ok(Self::Str(text.clone()));
+            if let Ok(text) = text.to_str() {
+                return Ok(Self::Borrowed(text.as_bytes()));
             }
             // Lone surrogates: what UTF-16 makes of them, pairs joined and the rest U+FFFD, as tiktoken does.
             let units = text.call_method1("encode", ("utf-16", "surrogatepass"))?;
-            return Ok(Self::Str(units.call_method1("decode", ("utf-16", "replace"))?.cast_into()?));
+            return Ok(Self::Mended(units.call_method1("decode", ("utf-16", "replace"))?.cast_into()?));
         }
         if let Ok(bytes) = object.cast::<PyBytes>() {
-            return Ok(Self::Bytes(bytes.clone()));
+            return Ok(Self::Borrowed(bytes.as_bytes()));
         }
         let view = PyMemoryView::from(object).and_then(|view| view.call_method1("cast", ("B",)));
         match view.and_then(|view| PyBuffer::get(&view)) {
@@ -55,8 +55,8 @@ impl<'py> Text<'py> {
 
     fn bytes(&self) -> PyResult<&[u8]> {
         match self {
-            Self::Str(text) => Ok(text.to_str()?.as_bytes()),
-            Self::Bytes(bytes) => Ok(bytes.as_bytes()),
+            Self::Borrowed(bytes) => Ok(bytes),
+            Self::Mended(text) => Ok(text.to_str()?.as_bytes()),
             Self::Buffer(buffer) if buffer.len_bytes() == 0 => Ok(&[]),
             Self::Buffer(buffer) if buffer.is_c_contiguous() => {
                 // SAFETY: the buffer is contiguous, of `len_bytes` bytes, and exported until `self` is dropped. As for
@@ -255,12 +255,21 @@ fn integers_of(ids: &Bound<'_, PyAny>) -> Option<Vec<u32>> {
     ids.cast::<PyTuple>().ok()?.iter_borrowed().map(|item| value(&item)).collect()
 }
 
-fn views<'a>(texts: &'a [Text<'_>]) -> PyResult<Vec<&'a [u8]>> {
-    texts.iter().map(Text::bytes).collect()
+/// The texts of an iterable, held by a tuple: a list may change while other threads run.
+fn tuple_of<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    // SAFETY: the GIL is held; the result is a tuple or null.
+    unsafe {
+        let tuple = ffi::PySequence_Tuple(texts.as_ptr());
+        Ok(Bound::from_owned_ptr_or_err(texts.py(), tuple)?.cast_into_unchecked())
+    }
 }
 
-fn read_texts<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Vec<Text<'py>>> {
-    texts.try_iter()?.map(|text| Text::new(&text?)).collect()
+fn read_texts<'a, 'py>(texts: &'a Bound<'py, PyTuple>) -> PyResult<Vec<Text<'a, 'py>>> {
+    texts.as_slice().iter().map(Text::new).collect()
+}
+
+fn views<'a>(texts: &'a [Text]) -> PyResult<Vec<&'a [u8]>> {
+    texts.iter().map(Text::bytes).collect()
 }
 
 #[pymethods]
@@ -284,12 +293,18 @@ impl Bpe {
     fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let text = Text::new(text)?;
         let bytes = text.bytes()?;
-        if bytes.len() <= SMALL {
-            let mut ids = Few::default();
+        // Each byte may be an id, and the encoder asks for room for eight more.
+        if bytes.len() <= TINY {
+            let mut ids = Few::<{ TINY + 8 }>::default();
             let done = self.tokenizer.encode_words(bytes, &mut ids);
             if done < bytes.len() {
                 self.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
             }
+            return list_of(py, self.integers(py, ids.ids().len()), ids.ids());
+        }
+        if bytes.len() <= SMALL {
+            let mut ids = Few::<{ 8 * SMALL + 8 }>::default();
+            self.caches.with(|cache| self.tokenizer.encode(bytes, cache, &mut ids));
             return list_of(py, self.integers(py, ids.ids().len()), ids.ids());
         }
         let ids = self.ids(py, bytes);
@@ -302,7 +317,8 @@ impl Bpe {
         texts: &Bound<'py, PyAny>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let texts = read_texts(texts)?;
+        let texts = tuple_of(texts)?;
+        let texts = read_texts(&texts)?;
         let views = views(&texts)?;
         let (ids, offsets) = py.detach(|| encode_batch::<u32>(&self.tokenizer, &views, num_threads, &self.caches));
         let _paused = NoCollector::new(py);
@@ -316,7 +332,8 @@ impl Bpe {
         wide: bool,
         num_threads: usize,
     ) -> PyResult<(Buffer, Buffer)> {
-        let texts = read_texts(texts)?;
+        let texts = tuple_of(texts)?;
+        let texts = read_texts(&texts)?;
         let views = views(&texts)?;
         let (data, offsets) =
             py.detach(
@@ -363,8 +380,8 @@ impl Bpe {
         py: Python<'py>,
         text: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
+        let characters = text.is_instance_of::<PyString>();
         let text = Text::new(text)?;
-        let characters = matches!(text, Text::Str(_));
         let bytes = text.bytes()?;
         let ids = self.ids(py, bytes);
         let mut spans = Vec::with_capacity(ids.len());
@@ -398,7 +415,8 @@ impl Bpe {
         texts: &Bound<'py, PyAny>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let texts = read_texts(texts)?;
+        let texts = tuple_of(texts)?;
+        let texts = read_texts(&texts)?;
         let views = views(&texts)?;
         PyList::new(py, py.detach(|| count_batch(&self.tokenizer, &views, num_threads, &self.caches)))
     }
