@@ -33,12 +33,17 @@ enum Text<'a, 'py> {
 }
 
 impl<'a, 'py> Text<'a, 'py> {
-    #[inline]
+    #[inline(always)]
     fn new(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        match object.cast::<PyString>().map(|text| text.to_str()) {
+            Ok(Ok(text)) => Ok(Self::Borrowed(text.as_bytes())),
+            _ => Self::other(object),
+        }
+    }
+
+    #[cold]
+    fn other(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(text) = object.cast::<PyString>() {
-            if let Ok(text) = text.to_str() {
-                return Ok(Self::Borrowed(text.as_bytes()));
-            }
             // Lone surrogates: what UTF-16 makes of them, pairs joined and the rest U+FFFD, as tiktoken does.
             let units = text.call_method1("encode", ("utf-16", "surrogatepass"))?;
             return Ok(Self::Mended(units.call_method1("decode", ("utf-16", "replace"))?.cast_into()?));
@@ -53,6 +58,7 @@ impl<'a, 'py> Text<'a, 'py> {
         }
     }
 
+    #[inline(always)]
     fn bytes(&self) -> PyResult<&[u8]> {
         match self {
             Self::Borrowed(bytes) => Ok(bytes),
