@@ -17,7 +17,8 @@ from gpt2fast.backend import Backend, Cache, Network, StoredWeight, open_backend
 from gpt2fast.blas import one_blas_thread
 from gpt2fast.config import Config
 from gpt2fast.draw import Draw
-from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.errors import InputError
+from gpt2fast.passes import Segment, checked_ids, checked_segments, run_passes
 from gpt2fast.threads import resolve_num_threads
 from gpt2fast.weights import (
     BLOCK_MATRICES,
@@ -38,13 +39,6 @@ __all__ = ["DTYPES", "GPT2", "Cache"]
 
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
-
-# Tokens per pass: enough that products run at the speed of arithmetic, few enough that activations stay in the caches
-# and memory does not grow with the prompt.
-_PASS = 256
-
-# A row of the cache, its new ids, and for how many last ones of them results are wanted.
-_Piece = tuple[int, npt.NDArray[np.int32], int]
 
 
 class GPT2:
@@ -344,7 +338,7 @@ class GPT2:
         rows may grow by different numbers of tokens, at least one each; nothing is padded.  Raises as a call does, and
         InputError where a row is named twice or more logits are wanted than there are ids.
         """
-        return self._run(cache, self._pieces(rows, ids, wanted), logits=True)
+        return self._run(cache, checked_segments(rows, ids, wanted, self.config.vocab_size), logits=True)
 
     def choose(
         self,
@@ -366,28 +360,9 @@ class GPT2:
         >>> after.shape
         (4096,)
         """
-        found = self._passes(
-            cache, self._pieces(rows, ids, wanted), lambda logits: self._backend.choose(logits, draws), logits=True
-        )
+        segments = checked_segments(rows, ids, wanted, self.config.vocab_size)
+        found = self._passes(cache, segments, lambda logits: self._backend.choose(logits, draws), logits=True)
         return [after for part in found for after in part]
-
-    def _pieces(self, rows: Sequence[int], ids: Sequence[npt.ArrayLike], wanted: Sequence[int] | None) -> list[_Piece]:
-        """The arguments of `extend`, checked."""
-        if len(rows) != len(ids):
-            raise InputError(f"there are {len(rows)} rows, but ids for {len(ids)}")
-        if len(set(rows)) != len(rows):
-            raise InputError(f"rows names a row of the cache twice: {list(rows)}")
-        checked = [self._check_ids(row_ids) for row_ids in ids]
-        for i, row_ids in enumerate(checked):
-            if row_ids.ndim != 1 or not row_ids.size:
-                raise InputError(f"ids[{i}] has shape {row_ids.shape}; expected one dimension with at least one id")
-        counts = [1] * len(rows) if wanted is None else list(wanted)
-        if len(counts) != len(rows):
-            raise InputError(f"there are {len(rows)} rows, but numbers of wanted logits for {len(counts)}")
-        for i, (row_ids, count) in enumerate(zip(checked, counts, strict=True)):
-            if not 0 <= count <= len(row_ids):
-                raise InputError(f"wanted[{i}] is {count}; expected 0 to {len(row_ids)}, the number of ids")
-        return list(zip(rows, checked, counts, strict=True))
 
     def _apply(
         self,
@@ -398,7 +373,7 @@ class GPT2:
         logits: bool = False,
         stages: Sequence[int] | None = None,
     ) -> Floats:
-        array = self._check_ids(ids)
+        array = checked_ids(ids, self.config.vocab_size)
         if array.ndim not in (1, 2):
             raise InputError(f"ids has {array.ndim} dimensions; expected (T,) or (B, T)")
         batch = np.atleast_2d(array)
@@ -409,27 +384,13 @@ class GPT2:
         elif cache.batch != len(batch):
             raise InputError(f"the cache has {cache.batch} rows, ids {len(batch)}")
         wanted = 1 if last_only else batch.shape[1]
-        segments = [(row, row_ids, wanted) for row, row_ids in enumerate(batch)]
+        segments = [Segment(row, row_ids, wanted) for row, row_ids in enumerate(batch)]
         out = self._run(cache, segments, logits=logits, stages=stages)
         shape = array.shape[:-1] if last_only else array.shape
         return out.reshape(*out.shape[:-2], *shape, out.shape[-1])
 
-    def _check_ids(self, ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
-        array = np.asarray(ids)
-        if array.size == 0:
-            return array.astype(np.int32)
-        if array.dtype.kind not in "iu":
-            raise InputTypeError(f"ids are of type {array.dtype}; expected integers")
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= self.config.vocab_size:
-            raise InputError(
-                f"id {low if low < 0 else high} is outside the vocabulary of {self.config.vocab_size} tokens "
-                f"(0 to {self.config.vocab_size - 1})"
-            )
-        return array.astype(np.int32, order="C")
-
     def _run(
-        self, cache: Cache, segments: list[_Piece], *, logits: bool, stages: Sequence[int] | None = None
+        self, cache: Cache, segments: list[Segment], *, logits: bool, stages: Sequence[int] | None = None
     ) -> Floats:
         results: list[Floats] = self._passes(cache, segments, np.asarray, logits=logits, stages=stages)
         if not results:
@@ -440,52 +401,17 @@ class GPT2:
     def _passes(
         self,
         cache: Cache,
-        segments: list[_Piece],
+        segments: list[Segment],
         finish: Callable[[Any], T],
         *,
         logits: bool,
         stages: Sequence[int] | None = None,
     ) -> list[T]:
         """What `finish` makes of the results of each pass."""
-        lengths = cache.lengths
-        limit = min(cache.capacity, self.config.n_ctx)
-        for row, ids, _ in segments:
-            held = int(lengths[row]) if 0 <= row < cache.batch else 0
-            if held + len(ids) > limit:
-                raise InputError(
-                    f"the text would be {held + len(ids)} tokens long"
-                    + (f", {held} of them in the cache" if held else "")
-                    + f"; the limit is {limit}"
-                )
-        finished = []
-        try:
-            # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
-            with one_blas_thread() if self.gemm == "blas" else nullcontext():
-                for pieces in _cut(segments, _PASS):
-                    counts = np.array([len(ids) for _, ids, _ in pieces], np.int64)
-                    ends = np.cumsum(counts)
-                    wanted = [np.arange(end - last, end) for end, (_, _, last) in zip(ends, pieces, strict=True)]
-                    finished.append(
-                        finish(
-                            self._transformer.forward(
-                                cache,
-                                np.array([row for row, _, _ in pieces], np.int64),
-                                counts,
-                                np.concatenate([ids for _, ids, _ in pieces]),
-                                np.concatenate(wanted),
-                                logits=logits,
-                                stages=stages,
-                                num_threads=self.num_threads,
-                            )
-                        )
-                    )
-        except BaseException:
-            # A call that fails changes nothing, also where passes before the one that failed have.
-            for row, _, _ in segments:
-                if 0 <= row < cache.batch:
-                    cache.truncate(row, int(lengths[row]))
-            raise
-        return finished
+        forward = partial(self._transformer.forward, logits=logits, stages=stages, num_threads=self.num_threads)
+        # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
+        with one_blas_thread() if self.gemm == "blas" else nullcontext():
+            return run_passes(forward, cache, segments, finish, n_ctx=self.config.n_ctx)
 
     def save_pretrained(
         self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False
@@ -539,21 +465,3 @@ class _Kept:
     def rows(self, name: str, first: int, last: int) -> Floats:
         """The rows `first` to `last` of one table."""
         return self._model._weights[name].outputs(first, last)
-
-
-def _cut(segments: list[_Piece], size: int) -> Iterator[list[_Piece]]:
-    """The segments, in order, cut into passes of at most `size` tokens."""
-    pieces: list[_Piece] = []
-    room = size
-    for row, ids, wanted in segments:
-        start = 0
-        while start < len(ids):
-            part = ids[start : start + room]
-            start += len(part)
-            room -= len(part)
-            pieces.append((row, part, min(max(wanted - (len(ids) - start), 0), len(part))))
-            if room == 0:
-                yield pieces
-                pieces, room = [], size
-    if pieces:
-        yield pieces
