@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.arguments import whole_number
-from gpt2fast.backend import Backend, Cache, Network, StoredWeight, open_backend
+from gpt2fast.backend import Backend, Cache, Network, open_backend
 from gpt2fast.blas import one_blas_thread
 from gpt2fast.config import Config
 from gpt2fast.draw import Draw
 from gpt2fast.errors import InputError
+from gpt2fast.parameters import Parameters, Source, assemble
 from gpt2fast.passes import Segment, checked_ids, checked_segments, run_passes
 from gpt2fast.threads import resolve_num_threads
-from gpt2fast.weights import (
-    BLOCK_MATRICES,
-    DTYPES,
-    TABLES,
-    Arrays,
-    Checkpoint,
-    expected_shapes,
-    inputs_and_outputs,
-    packed_metadata,
-    packed_names,
-)
-
-if TYPE_CHECKING:
-    from gpt2fast.kernels.linear import Weight
+from gpt2fast.weights import DTYPES, Arrays, Checkpoint, expected_shapes
 
 __all__ = ["DTYPES", "GPT2", "Cache"]
 
@@ -66,16 +53,14 @@ class GPT2:
 
     def __init__(
         self,
-        config: Config,
-        transformer: Network,
-        weights: Mapping[str, StoredWeight],
-        others: Mapping[str, Floats],
+        network: Network,
+        parameters: Parameters,
         *,
         backend: Backend,
         num_threads: int | None = None,
     ) -> None:
         #: The configuration, a `gpt2fast.Config`.
-        self.config = config
+        self.config = parameters.config
         #: Threads that every call uses.
         self.num_threads = resolve_num_threads(num_threads)
         #: How the matrices are kept: "float32", "float16", "bfloat16", "int8" or "int4".
@@ -85,9 +70,8 @@ class GPT2:
         #: What multiplies: "panel", "blas" or, on a GPU, "cublas".
         self.gemm = backend.gemm
         self._backend = backend
-        self._transformer = transformer
-        self._weights = weights
-        self._others = others
+        self._transformer = network
+        self._parameters = parameters
 
     @classmethod
     def from_pretrained(
@@ -139,71 +123,13 @@ class GPT2:
         return cls._load(Arrays(config, tensors), backend, threads)
 
     @classmethod
-    def _load(cls, source: Checkpoint | Arrays | _Kept, backend: Backend, num_threads: int) -> GPT2:
-        build, config = partial(cls._build, source, backend, num_threads), source.config
-        return backend.load(build, shapes=expected_shapes(config), head_dim=config.head_dim)
-
-    @classmethod
-    def _build(cls, source: Checkpoint | Arrays | _Kept, backend: Backend, num_threads: int) -> GPT2:
-        # One tensor at a time, the large tables in parts: read, repacked, dropped.  So the peak is the packed model.
-        config, tensor = source.config, source.tensor
-        panels = source.panels if isinstance(source, Checkpoint) and source.packed else None
-        others: dict[str, Floats] = {}
-        weights: dict[str, StoredWeight] = {}
-
-        def biases(name: str, count: int) -> Floats:
-            return tensor(name) if config.bias else np.zeros(count, np.float32)
-
-        def matrix(name: str) -> StoredWeight:
-            name, bias_name = f"{name}.weight", f"{name}.bias"
-            k, n = inputs_and_outputs(config, name)
-            bias = others[bias_name] = biases(bias_name, n)
-            if panels:
-                weight = backend.packed(panels(name), bias, k=k, n=n)
-            else:
-                weight = backend.matrix(tensor(name), bias, by_output=source.by_output)
-            weights[name] = weight
-            return weight
-
-        def table(name: str) -> StoredWeight:
-            k, n = inputs_and_outputs(config, name)
-            if panels:
-                weight = backend.packed(panels(name), None, k=k, n=n)
-            else:
-                weight = backend.table(partial(source.rows, name), n, k)
-            weights[name] = weight
-            return weight
-
-        def vectors(name: str) -> tuple[Any, Any]:
-            weight = others[f"{name}.weight"] = tensor(f"{name}.weight")
-            bias = others[f"{name}.bias"] = biases(f"{name}.bias", len(weight))
-            return backend.vector(weight), backend.vector(bias)
-
-        blocks = []
-        for i in range(config.n_layer):
-            block: dict[str, Any] = {"scale": config.attention_scale(i)}
-            for name in ("ln_1", "ln_2"):
-                block[name] = vectors(f"h.{i}.{name}")
-            for key, name in zip(("c_attn", "c_proj", "c_fc", "mlp_c_proj"), BLOCK_MATRICES, strict=True):
-                block[key] = matrix(f"h.{i}.{name}")
-            blocks.append(block)
-        if config.tie_word_embeddings:
-            wte = head = table("wte.weight")
-        else:
-            wte = weights["wte.weight"] = backend.embeddings(tensor("wte.weight"))
-            head = table("lm_head.weight")
-        others["wpe.weight"] = tensor("wpe.weight")
-        transformer = backend.transformer(
-            n_head=config.n_head,
-            activation=config.activation_function,
-            epsilon=config.layer_norm_epsilon,
-            wte=wte,
-            wpe=backend.vector(others["wpe.weight"]),
-            blocks=blocks,
-            ln_f=vectors("ln_f"),
-            head=head,
+    def _load(cls, source: Source, backend: Backend, num_threads: int) -> GPT2:
+        network, parameters = backend.load(
+            partial(assemble, source, backend),
+            shapes=expected_shapes(source.config),
+            head_dim=source.config.head_dim,
         )
-        return cls(config, transformer, weights, others, backend=backend, num_threads=num_threads)
+        return cls(network, parameters, backend=backend, num_threads=num_threads)
 
     def with_dtype(self, dtype: str) -> GPT2:
         """The same model with its matrices kept as another `dtype`; biases, norms and positions are shared.
@@ -214,7 +140,7 @@ class GPT2:
         >>> gpt2fast.load("demo").model.with_dtype("int8").dtype
         'int8'
         """
-        return self._load(_Kept(self), self._backend.with_dtype(dtype), self.num_threads)
+        return self._load(self._parameters, self._backend.with_dtype(dtype), self.num_threads)
 
     def __repr__(self) -> str:
         c = self.config
@@ -233,8 +159,7 @@ class GPT2:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the weights take as they are kept."""
-        weights = sum(weight.nbytes for weight in self._weights.values())
-        return weights + sum(values.nbytes for values in self._others.values())
+        return self._parameters.nbytes
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> Cache:
         """An empty cache for `batch` sequences of up to `capacity` tokens each (default: the model's context).
@@ -428,40 +353,7 @@ class GPT2:
         The directory is made where it is missing; each file appears whole or not at all.  Raises InputError where
         `packed` is asked of a model without panels.
         """
-        from gpt2fast import safetensors as st
-        from gpt2fast.atomic import atomic_write
-
         if packed and self.gemm != "panel":
             raise InputError(f"gemm is {self.gemm!r}; only a model in panels can be packed")
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        panels = packed_names(self.config) if packed else []
-        tensors: dict[str, npt.NDArray[Any]] = dict(self._others)
-        for name, weight in self._weights.items():
-            if name in panels:
-                tensors[name] = cast("Weight", weight).panels_data()
-            else:
-                tensors[name] = weight.outputs(0, weight.shape[1]) if name in TABLES else weight.values()
-        metadata = {"format": "pt", **(packed_metadata(self.dtype) if packed else {})}
-        st.save_sharded(tensors, folder, max_shard_size=max_shard_size, metadata=metadata)
-        with atomic_write(folder / "config.json") as file:
-            file.write((json.dumps(self.config.to_dict(), indent=2) + "\n").encode())
-
-
-class _Kept:
-    """The weights of a model in memory, read as those of a `Checkpoint` are."""
-
-    by_output = True
-
-    def __init__(self, model: GPT2) -> None:
-        self.config = model.config
-        self._model = model
-
-    def tensor(self, name: str) -> Floats:
-        """The values of one tensor, of matrices and tables [outputs, inputs]."""
-        weight = self._model._weights.get(name)
-        return self._model._others[name] if weight is None else weight.outputs(0, weight.shape[1])
-
-    def rows(self, name: str, first: int, last: int) -> Floats:
-        """The rows `first` to `last` of one table."""
-        return self._model._weights[name].outputs(first, last)
+        packed_as = self.dtype if packed else None
+        self._parameters.save(directory, max_shard_size=max_shard_size, packed_as=packed_as)

@@ -35,7 +35,7 @@ FLOORS = [
         "nonfinite",
         "pairing",
     },
-    {"model", "passes", "backend", "weights", "config"},
+    {"model", "parameters", "passes", "backend", "weights", "config"},
     {"cuda", "blas"},
     {"arrow", "tokenizer", "tokenizer_arguments", "tokenizer_files", "special_tokens", "unstable"},
     {"hub", "hub_client", "hub_names", "safetensors"},
