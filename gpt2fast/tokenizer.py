@@ -5,19 +5,18 @@ The work is done in Rust (`gpt2fast._bpe`); here are the defaults, the policy fo
 
 from __future__ import annotations
 
-import codecs
 import functools
-import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from gpt2fast import _bpe
+from gpt2fast.decode_stream import DecodeStream
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
-from gpt2fast.special_tokens import find_special, refuse_special, special_pattern
+from gpt2fast.special_tokens import Allowed, Disallowed, SpecialTokens
 from gpt2fast.threads import resolve_num_threads
-from gpt2fast.tokenizer_arguments import Text, as_ids, as_text, as_texts, is_unicode, no_text, no_texts
+from gpt2fast.tokenizer_arguments import Text, as_ids, as_text, as_texts, id_dtype, is_unicode, no_text, no_texts
 from gpt2fast.tokenizer_files import END_OF_TEXT, TokenizerFiles, read_directory, read_gpt2, read_vocab_and_merges
 
 if TYPE_CHECKING:
@@ -26,13 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DecodeStream", "Tokenizer", "get_encoding"]
 
-Allowed: TypeAlias = Literal["all"] | AbstractSet[str]
-Disallowed: TypeAlias = Literal["all"] | Collection[str]
-
 _GPT2_NAMES = ("gpt2", "r50k_base")
 _GPT2_FILES = Path(__file__).parent / "data" / "gpt2"
-# A vocabulary of this size or less has ids of 16 bits.
-_U16 = 1 << 16
 
 
 def get_encoding(name: str = "gpt2") -> Tokenizer:
@@ -68,10 +62,10 @@ class Tokenizer:
         self.name = name
         self._files = files
         self._bpe = files.build()
-        self._special_ids = {text: token.id for text, token in files.specials.items()}
+        self._special = SpecialTokens(files.specials)
+        # At hand for `encode`, whose usual case is quick.
         self._encode = self._bpe.encode
-        #: The only special token, where there is one: the quick check for it is `in`.
-        self._only_special = next(iter(self._special_ids)) if len(self._special_ids) == 1 else None
+        self._only_special = self._special.only
 
     @classmethod
     def from_files(cls, vocab: str | Path, merges: str | Path, *, special_tokens: Sequence[str] = ()) -> Tokenizer:
@@ -93,18 +87,7 @@ class Tokenizer:
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write vocab.json and merges.txt into `directory`; each appears whole or not at all."""
-        from gpt2fast.atomic import atomic_write
-
-        vocabulary = self._files.vocabulary
-        missing = {
-            text: id_ for text, id_ in self._special_ids.items() if text not in (known := json.loads(vocabulary))
-        }
-        if missing:
-            vocabulary = json.dumps({**known, **missing}, ensure_ascii=False).encode()
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        for file, content in (("vocab.json", vocabulary), ("merges.txt", self._files.merges)):
-            with atomic_write(Path(directory) / file) as out:
-                out.write(content)
+        self._files.save(directory)
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.name!r}: {self.n_vocab} tokens>"
@@ -164,11 +147,11 @@ class Tokenizer:
         ):
             return self._encode(text)  # the usual case, without the general one's detours
         text = as_text(text, strict)
-        allowed = self._check_special(text, allowed_special, disallowed_special)
+        allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
         if not allowed:
             return self._encode(text)
         ids: list[int] = []
-        for part, special in self._parts(text, allowed):
+        for part, special in self._special.parts(text, allowed):
             ids += self._bpe.encode(part)
             if special is not None:
                 ids.append(special)
@@ -190,10 +173,10 @@ class Tokenizer:
         import numpy as np
 
         text = as_text(text)
-        allowed = self._check_special(text, allowed_special, disallowed_special)
-        dtype = self._id_dtype(np.uint32 if dtype is None else dtype)
+        allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
+        dtype = id_dtype(np.uint32 if dtype is None else dtype, self.n_vocab)
         arrays = []
-        for part, special in self._parts(text, allowed):
+        for part, special in self._special.parts(text, allowed):
             arrays.append(self._flat([part], dtype, num_threads)[0])
             if special is not None:
                 arrays.append(np.array([special], dtype))
@@ -220,7 +203,7 @@ class Tokenizer:
         num_threads = resolve_num_threads(num_threads)
         allowed: AbstractSet[str] = frozenset()
         for one in texts:
-            allowed = self._check_special(one, allowed_special, disallowed_special)
+            allowed = self._special.allowed_in(one, allowed_special, disallowed_special)
         if not allowed:
             return self._bpe.encode_batch(texts, num_threads)
         return [self.encode(one, allowed_special=allowed, disallowed_special=()) for one in texts]
@@ -239,9 +222,15 @@ class Tokenizer:
         """
         texts = as_texts(texts)
         try:
-            return self._flat(texts, self._id_dtype(dtype), num_threads)
+            return self._flat(texts, id_dtype(dtype, self.n_vocab), num_threads)
         except TypeError:
             raise no_texts(texts) from None
+
+    def _flat(self, texts: Sequence[Text], dtype: np.dtype[Any], num_threads: int | None) -> tuple[Any, Any]:
+        import numpy as np
+
+        ids, offsets = self._bpe.encode_batch_flat(texts, dtype.itemsize == 4, resolve_num_threads(num_threads))
+        return np.frombuffer(ids, dtype), np.frombuffer(offsets, np.int64)
 
     def encode_spans(
         self,
@@ -266,7 +255,7 @@ class Tokenizer:
             raise InputError(
                 f"spans has the shape {spans.shape}; expected one dimension, and one more than there are texts"
             )
-        wanted = self._id_dtype(dtype)
+        wanted = id_dtype(dtype, self.n_vocab)
         try:
             ids, offsets = self._bpe.encode_spans(data, spans, wanted.itemsize == 4, resolve_num_threads(num_threads))
         except TypeError:
@@ -298,17 +287,8 @@ class Tokenizer:
         from gpt2fast.unstable import split_unstable
 
         text = as_text(text)
-        allowed = self._check_special(text, allowed_special, disallowed_special)
-        ids: list[int] = []
-        last_piece = 0
-        for part, special in self._parts(text, allowed):
-            ids += self._bpe.encode(part)
-            pieces = self._bpe.split(part)
-            last_piece = len(self._bpe.encode_piece(pieces[-1])) if pieces else 0
-            if special is not None:
-                ids.append(special)
-                last_piece = 0
-        return split_unstable(self._bpe, ids, last_piece, self._sorted_tokens)
+        allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
+        return split_unstable(self._bpe, self._special.parts(text, allowed), self._sorted_tokens)
 
     def encode_single_token(self, text_or_bytes: str | bytes) -> int:
         """The id of the token, special or not, that is exactly this text.  Raises UnknownTokenError (a KeyError)."""
@@ -427,18 +407,18 @@ class Tokenizer:
     def eot_token(self) -> int:
         """The id of `<|endoftext|>`.  Raises UnknownTokenError where there is none."""
         try:
-            return self._special_ids[END_OF_TEXT]
+            return self._special.ids[END_OF_TEXT]
         except KeyError:
             raise UnknownTokenError(f"{self.name!r} has no special token {END_OF_TEXT!r}") from None
 
     @property
     def special_tokens_set(self) -> set[str]:
         """The texts of the special tokens."""
-        return set(self._special_ids)
+        return set(self._special.ids)
 
     def is_special_token(self, token: int) -> bool:
         """Whether the id is a special token's."""
-        return token in self._special_ids.values()
+        return token in self._special.ids.values()
 
     def token_byte_values(self) -> list[bytes]:
         """The bytes of all ordinary tokens, sorted."""
@@ -450,84 +430,11 @@ class Tokenizer:
 
     @functools.cached_property
     def _sorted_tokens(self) -> list[bytes]:
-        special = set(self._special_ids.values())
+        special = set(self._special.ids.values())
         return sorted(self._bpe.token(i) or b"" for i in range(self.n_vocab) if i not in special)
 
     def _range(self) -> str:
         return f"{self.name!r} has the ids 0 to {self.max_token_value}"
-
-    # Special tokens
-
-    def _check_special(self, text: Text, allowed: Allowed, disallowed: Disallowed) -> AbstractSet[str]:
-        """Which special tokens are allowed, after refusing a text that contains a disallowed one."""
-        names = self._special_ids.keys()
-        allowed_names = frozenset(names if allowed == "all" else allowed)
-        if disallowed == "all":
-            disallowed = names - allowed_names
-        if isinstance(disallowed, str):
-            raise InputError(f"disallowed_special is {disallowed!r}; expected 'all' or a collection of special tokens")
-        if disallowed:
-            found = find_special(text, frozenset(disallowed))
-            if found is not None:
-                refuse_special(found)
-        return allowed_names & names
-
-    def _parts(self, text: Text, allowed: AbstractSet[str]) -> Iterable[tuple[Text, int | None]]:
-        """The text between special tokens, and the id of the one that follows, None after the last part."""
-        if not allowed:
-            yield text, None
-            return
-        is_str = isinstance(text, str)
-        view = text if is_str else memoryview(text)
-        start = 0
-        for match in special_pattern(
-            frozenset((name, self._files.specials[name]) for name in allowed), is_str
-        ).finditer(view):
-            name = match[match.lastindex or 0]
-            yield view[start : match.start()], self._special_ids[name if is_str else bytes(name).decode()]
-            start = match.end()
-        yield view[start:], None
-
-    # Arrays
-
-    def _id_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-        import numpy as np
-
-        wanted = np.dtype(np.uint16 if self.n_vocab <= _U16 else np.uint32) if dtype is None else np.dtype(dtype)
-        if wanted not in (np.uint16, np.uint32) or (wanted == np.uint16 and self.n_vocab > _U16):
-            raise InputError(
-                f"dtype is {wanted.name!r}; {self.n_vocab} tokens need {'uint16 or ' * (self.n_vocab <= _U16)}uint32"
-            )
-        return wanted
-
-    def _flat(self, texts: Sequence[Text], dtype: np.dtype[Any], num_threads: int | None) -> tuple[Any, Any]:
-        import numpy as np
-
-        ids, offsets = self._bpe.encode_batch_flat(texts, dtype.itemsize == 4, resolve_num_threads(num_threads))
-        return np.frombuffer(ids, dtype), np.frombuffer(offsets, np.int64)
-
-
-class DecodeStream:
-    """Ids in, one by one; text out as soon as whole characters exist.
-
-    >>> stream = get_encoding("gpt2").decode_stream()
-    >>> [stream.feed(token) for token in [12520, 98, 232, 0]] + [stream.flush()]
-    [' ', '', '🥊', '!', '']
-    """
-
-    def __init__(self, tokenizer: Tokenizer, errors: str = "replace") -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
-
-    def feed(self, token: int) -> str:
-        """The characters that are complete with this token, often "".  Raises UnknownTokenError."""
-        return self._decoder.decode(self._tokenizer.decode_single_token_bytes(int(token)))
-
-    def flush(self) -> str:
-        """What is left at the end: U+FFFD for an unfinished character.  The stream can then be used anew."""
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
 
 
 def _restore(files: TokenizerFiles, name: str) -> Tokenizer:

@@ -1,17 +1,24 @@
-"""What callers of the tokenizer may pass as texts and as ids, turned into what the Rust half takes, or refused."""
+"""What callers of the tokenizer may pass as texts, ids and dtypes, turned into what the Rust half takes, or refused."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpt2fast.errors import InputError, InputTypeError
 
-__all__ = ["Text", "as_ids", "as_text", "as_texts", "is_unicode", "no_text", "no_texts"]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["Text", "as_ids", "as_text", "as_texts", "id_dtype", "is_unicode", "no_text", "no_texts"]
 
 #: str, or anything that holds bytes: bytes, bytearray, memoryview, mmap.
 Text: TypeAlias = Any
+
+# A vocabulary of this size or less has ids of 16 bits.
+_U16 = 1 << 16
 
 
 def no_text(text: Any, name: str = "text") -> InputTypeError:
@@ -83,3 +90,16 @@ def as_ids(tokens: Any) -> Any:
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < 2**32):
         return tokens.tolist()  # the error will name the id
     return tokens.astype("uint32", order="C", copy=False)
+
+
+def id_dtype(dtype: npt.DTypeLike | None, n_vocab: int) -> np.dtype[Any]:
+    """`dtype` as that of an array of ids: uint16 or uint32; for None the narrower one that has room for them.
+
+    Raises InputError where it is another one, or has no room for `n_vocab` ids.
+    """
+    import numpy as np
+
+    wanted = np.dtype(np.uint16 if n_vocab <= _U16 else np.uint32) if dtype is None else np.dtype(dtype)
+    if wanted not in (np.uint16, np.uint32) or (wanted == np.uint16 and n_vocab > _U16):
+        raise InputError(f"dtype is {wanted.name!r}; {n_vocab} tokens need {'uint16 or ' * (n_vocab <= _U16)}uint32")
+    return wanted

@@ -54,6 +54,20 @@ class TokenizerFiles(NamedTuple):
             source = self.vocabulary_source if kind == "vocabulary" else self.merges_source
             raise InputError(f"{source}: {message}") from None
 
+    def save(self, directory: str | Path) -> None:
+        """Write vocab.json and merges.txt into `directory`; each appears whole or not at all."""
+        from gpt2fast.atomic import atomic_write
+
+        vocabulary = self.vocabulary
+        known = json.loads(vocabulary)
+        missing = {text: token.id for text, token in self.specials.items() if text not in known}
+        if missing:
+            vocabulary = json.dumps({**known, **missing}, ensure_ascii=False).encode()
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for file, content in (("vocab.json", vocabulary), ("merges.txt", self.merges)):
+            with atomic_write(Path(directory) / file) as out:
+                out.write(content)
+
 
 def _read(path: Path) -> bytes:
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpt2fast._bpe import Bpe
 
@@ -14,14 +14,23 @@ _SPACES = b" \n\t"
 
 
 def split_unstable(
-    bpe: Bpe, ids: list[int], last_piece: int, tokens: Sequence[bytes]
+    bpe: Bpe, parts: Iterable[tuple[str, int | None]], tokens: Sequence[bytes]
 ) -> tuple[list[int], list[list[int]]]:
     """The ids that stay whatever follows, and the sequences of ids that the rest of the text may turn into.
 
-    `ids` are those of a text whose last piece has `last_piece` of them; `tokens` are the bytes of all ordinary tokens,
-    sorted.  Each sequence decodes to something that begins with the rest; its last token may reach past it.  The
-    results are those of tiktoken's `encode_with_unstable`, in sorted order.
+    `parts` are those of the text between special tokens, each with the id of the one that follows; `tokens` are the
+    bytes of all ordinary tokens, sorted.  Each sequence decodes to something that begins with the rest; its last token
+    may reach past it.  The results are those of tiktoken's `encode_with_unstable`, in sorted order.
     """
+    ids: list[int] = []
+    last_piece = 0  # how many of the ids are the last piece's
+    for part, special in parts:
+        ids += bpe.encode(part)
+        pieces = bpe.split(part)
+        last_piece = len(bpe.encode_piece(pieces[-1])) if pieces else 0
+        if special is not None:
+            ids.append(special)
+            last_piece = 0
 
     def blank(i: int) -> bool:
         return all(byte in _SPACES for byte in bpe.token(ids[i]) or b"x")
