@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from toy_model import ToyModel
+
+import gpt2fast
 
 # No deadline: a shared machine stops for longer than any sensible one.
 settings.register_profile(
@@ -39,3 +42,15 @@ def model_case(data: Path) -> Any:
     """A function from a case's id to its inputs and expected values: trouble that other projects had with models."""
     cases = {case["id"]: case for case in json.loads((data / "cases" / "model-cases.json").read_text())}
     return cases.__getitem__
+
+
+@pytest.fixture(scope="session")
+def tokenizer(data: Path) -> gpt2fast.Tokenizer:
+    """The 256 bytes, a few merges, and end-of-text, 269: what `ToyModel` has logits for."""
+    return gpt2fast.Tokenizer.from_pretrained(data / "generation" / "g-stop-strings" / "model")
+
+
+@pytest.fixture(scope="module")
+def toy(tokenizer: gpt2fast.Tokenizer) -> gpt2fast.LanguageModel:
+    """That tokenizer, and a network that is quick and knows what it was shown."""
+    return gpt2fast.LanguageModel(ToyModel(), tokenizer)  # type: ignore[arg-type]

@@ -7,21 +7,27 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from toy_model import ToyModel, hashed
 
 import gpt2fast
+from gpt2fast import LanguageModel, Tokenizer
 from gpt2fast.server import Limits, bind, create_app
 from gpt2fast.server.engine import Engine
 from gpt2fast.server.serving import Server
 
 ROOT = Path(gpt2fast.__file__).parents[1]
+#: A request for a text that does not end before its 50 tokens.
+LONG = {"prompt": [1, 2, 3], "max_tokens": 50, "seed": 1, "logit_bias": {"269": -100}}
 
 
 class Live:
@@ -92,3 +98,49 @@ def command(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Po
             yield process, ready.split()[3]
         finally:
             process.kill()
+
+
+class Gate:
+    """Logits that come only while the gate is open, so that a test decides how far texts have grown."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.reached = threading.Event()
+
+    def __call__(self, ids: Sequence[int], size: int) -> Any:
+        self.reached.set()
+        assert self.opened.wait(60)
+        return hashed(ids, size)
+
+
+@contextlib.contextmanager
+def gated(tokenizer: Tokenizer, **limits: Any) -> Iterator[tuple[Live, Gate, LanguageModel]]:
+    """A server whose network stands still until the gate is opened, at the end at the latest."""
+    gate = Gate()
+    lm = LanguageModel(ToyModel(logits=gate), tokenizer)  # type: ignore[arg-type]
+    with live(lm, limits=Limits(grace=5, **limits)) as server:
+        try:
+            yield server, gate, lm
+        finally:
+            gate.opened.set()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def send(port: int, content: bytes) -> socket.socket:
+    """A connection on which the bytes have been sent."""
+    connection = socket.create_connection(("127.0.0.1", port), 30)
+    connection.sendall(content)
+    return connection
+
+
+def raw(path: str, fields: Any) -> bytes:
+    """The bytes of a request."""
+    body = json.dumps(fields).encode()
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,13 +14,7 @@ from gpt2fast.batch import Batch
 from gpt2fast.continuation import Continuation
 from gpt2fast.generation import Settings, continuations, generate
 
-FILES = Path(__file__).parent / "data" / "generation"
 EOS = 269
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_pretrained(FILES / "g-stop-strings" / "model")
 
 
 def text_of(model: ToyModel, tokenizer: Tokenizer, prompt: list[int], **options: object) -> Continuation:

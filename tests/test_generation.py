@@ -33,12 +33,6 @@ def demo() -> LanguageModel:
     return gpt2fast.load("demo")
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    """The 256 bytes, a few merges, and end-of-text, 269."""
-    return Tokenizer.from_pretrained(FILES / "g-stop-strings" / "model")
-
-
 def of(tokenizer: Tokenizer, model: ToyModel, prompts: Sequence[Sequence[int]], n: int = 1, **options: Any) -> Any:
     return generate(model, tokenizer, prompts, Settings(**options), n=n)
 

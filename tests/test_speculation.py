@@ -23,11 +23,6 @@ EOS = 269
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_pretrained(FILES / "g-stop-strings" / "model")
-
-
-@pytest.fixture(scope="module")
 def demo() -> LanguageModel:
     return gpt2fast.load("demo")
 

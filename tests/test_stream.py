@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +21,6 @@ ALPHABET = "abé🦊"
 @pytest.fixture(scope="session")
 def demo() -> LanguageModel:
     return gpt2fast.load("demo")
-
-
-@pytest.fixture(scope="session")
-def tokenizer(data: Path) -> Tokenizer:
-    """The 256 bytes, a few merges, and end-of-text, 269."""
-    return Tokenizer.from_pretrained(data / "generation" / "g-stop-strings" / "model")
 
 
 def speaker(tokenizer: Tokenizer, text: str | bytes, end: Sequence[int] = (EOS,)) -> Any:
