@@ -9,17 +9,19 @@ With `dataset.with_format("arrow")` before `map` no Python objects are made of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpt2fast.errors import InputError, InputTypeError
+import numpy as np
 
-if TYPE_CHECKING:
-    from gpt2fast.tokenizer import Tokenizer
+from gpt2fast.arrow import insert_eot
+from gpt2fast.errors import InputTypeError
+from gpt2fast.integrations.column import TextColumn
+from gpt2fast.tokenizer import Tokenizer
 
 __all__ = ["TokenizeExamples"]
 
 
-class TokenizeExamples:
+class TokenizeExamples(TextColumn):
     """A callable for `datasets.Dataset.map(…, batched=True)`: examples in, their ids out in the column `output`.
 
     The ids are arrays of uint16 (uint32 where the vocabulary is larger), which datasets keeps as such.  `eot` puts
@@ -43,41 +45,20 @@ class TokenizeExamples:
         eot: str = "none",
         num_threads: int | None = None,
     ) -> None:
-        from gpt2fast.arrow import eot_of
-
-        if tokenizer is None:
-            from gpt2fast.tokenizer import get_encoding
-
-            tokenizer = get_encoding()
-        self._eot_id = eot_of(tokenizer, eot)
-        self._tokenizer = tokenizer
-        self._field = field
-        self._output = output
-        self._eot = eot
-        self._num_threads = num_threads
+        super().__init__(tokenizer, field=field, output=output, eot=eot, num_threads=num_threads)
 
     def __call__(self, batch: Any) -> Any:
         """The ids of the batch's texts, by the name of their column; of a table, the table with them."""
         names = list(getattr(batch, "column_names", None) or batch.keys())
-        if self._field not in names:
-            raise InputError(f"there is no column {self._field!r}, but {', '.join(map(repr, names))}")
+        self._check(names)
         texts = batch[self._field]
         if isinstance(texts, str):
             raise InputTypeError("the batch is a single example; say dataset.map(..., batched=True)")
         if hasattr(batch, "column_names"):  # what comes back is the whole of the new dataset
-            from gpt2fast.arrow import tokenize_column
-
-            ids = tokenize_column(
-                texts, self._tokenizer, eot=self._eot, num_threads=self._num_threads, name=self._field
-            )
-            return batch.drop_columns([self._field]).append_column(self._output, ids)
+            return batch.drop_columns([self._field]).append_column(self._output, self._ids_of(texts))
         return {self._output: self._encode(list(texts))}
 
     def _encode(self, texts: list[Any]) -> list[Any]:
-        import numpy as np
-
-        from gpt2fast.arrow import insert_eot
-
         ids, offsets = self._tokenizer.encode_batch_flat(texts, num_threads=self._num_threads)
         if self._eot != "none":
             ids, lengths = insert_eot(ids, np.diff(offsets), self._eot, self._eot_id)

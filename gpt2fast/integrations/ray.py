@@ -10,17 +10,16 @@ tokens.write_parquet("tokens/")
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpt2fast.errors import InputError, InputTypeError
-
-if TYPE_CHECKING:
-    from gpt2fast.tokenizer import Tokenizer
+from gpt2fast.errors import InputTypeError
+from gpt2fast.integrations.column import TextColumn
+from gpt2fast.tokenizer import Tokenizer
 
 __all__ = ["TokenizeBatches"]
 
 
-class TokenizeBatches:
+class TokenizeBatches(TextColumn):
     """A callable for `ray.data.Dataset.map_batches(…, batch_format="pyarrow")`: an Arrow table in, an Arrow table out.
 
     The column `field` of strings gives way to the column `output` of list<uint16> (uint32 where the vocabulary is
@@ -50,37 +49,20 @@ class TokenizeBatches:
         keep_text: bool = False,
         num_threads: int | None = 1,
     ) -> None:
-        from gpt2fast.arrow import eot_of
-
-        if tokenizer is None:
-            from gpt2fast.tokenizer import get_encoding
-
-            tokenizer = get_encoding()
-        eot_of(tokenizer, eot)
-        self._tokenizer = tokenizer
-        self._field = field
-        self._output = output
-        self._eot = eot
+        super().__init__(tokenizer, field=field, output=output, eot=eot, num_threads=num_threads)
         self._keep_text = keep_text
-        self._num_threads = num_threads
 
     def __call__(self, batch: Any) -> Any:
         """The batch with the ids of its texts."""
         import pyarrow as pa
-
-        from gpt2fast.arrow import tokenize_column
 
         if not isinstance(batch, pa.Table):
             raise InputTypeError(
                 f"the batch is of type {type(batch).__name__}; expected an Arrow table: "
                 'dataset.map_batches(..., batch_format="pyarrow")'
             )
-        names = batch.column_names
-        if self._field not in names:
-            raise InputError(f"there is no column {self._field!r}, but {', '.join(map(repr, names))}")
-        ids = tokenize_column(
-            batch[self._field], self._tokenizer, eot=self._eot, num_threads=self._num_threads, name=self._field
-        )
+        self._check(batch.column_names)
+        ids = self._ids_of(batch[self._field])
         if not self._keep_text:
             batch = batch.drop_columns([self._field])
         if self._output in batch.column_names:
