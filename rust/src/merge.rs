@@ -30,7 +30,7 @@
 //! - Four windows side by side, a bit mask for the list, pairs at two places (`merges.rs`) without a branch, search where
 //!   windows do not join: 73, 71, 95, 105, 136; 159 of `=`. Kept.
 
-use crate::lane::{border, Lane, LARGEST};
+use crate::lane::{border, Keys, Lane, LARGEST};
 use crate::merges::Merges;
 use crate::prefixes::Prefixes;
 use std::cmp::Reverse;
@@ -52,9 +52,20 @@ pub fn merge(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt") {
         // SAFETY: they are there.
-        return unsafe { by_size_avx2(piece, merges, scratch, out) };
+        unsafe {
+            if piece.len() < 16 && is_x86_feature_detected!("avx512f") {
+                return one_avx512(piece, merges, out);
+            }
+            return by_size_avx2(piece, merges, scratch, out);
+        }
     }
     by_size(piece, merges, scratch, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx2,bmi1,bmi2,lzcnt")]
+unsafe fn one_avx512(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
+    one::<crate::lane::Avx512>(piece, merges, out);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -66,16 +77,16 @@ unsafe fn by_size_avx2(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out
 #[inline(always)]
 fn by_size(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
     match piece.len() {
-        0..=15 => one::<16>(piece, merges, out),
-        16..=31 => one::<32>(piece, merges, out),
-        32..=LARGEST => one::<64>(piece, merges, out),
+        0..=15 => one::<[u32; 16]>(piece, merges, out),
+        16..=31 => one::<[u32; 32]>(piece, merges, out),
+        32..=LARGEST => one::<[u32; 64]>(piece, merges, out),
         _ => merge_long(piece, merges, scratch, out),
     }
 }
 
 #[inline(always)]
-fn one<const N: usize>(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
-    let mut lane = Lane::<N>::new(piece, merges);
+fn one<K: Keys>(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
+    let mut lane = Lane::<K>::new(piece, merges);
     while lane.step(merges) {}
     lane.put(1, out);
 }
@@ -96,7 +107,8 @@ fn merge_long(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Ve
     while end < piece.len() {
         let (_, from) = border(&out[first..], merges, end, end.saturating_sub(LARGEST - STRIDE));
         let window = |place: usize| &piece[place.min(piece.len())..(place + LARGEST).min(piece.len())];
-        let mut lanes: [Lane<64>; LANES] = std::array::from_fn(|lane| Lane::new(window(from + lane * STRIDE), merges));
+        let mut lanes: [Lane<[u32; 64]>; LANES] =
+            std::array::from_fn(|lane| Lane::new(window(from + lane * STRIDE), merges));
         let mut busy = [true; LANES];
         while busy != [false; LANES] {
             for (lane, busy) in lanes.iter_mut().zip(&mut busy) {
@@ -284,7 +296,7 @@ mod tests {
         }
     }
 
-    /// All three ways, by the published algorithm first.
+    /// All ways, by the published algorithm first.
     fn check(piece: &[u8], merges: &Merges) {
         let scratch = &mut Scratch::default();
         let (mut expected, mut searched, mut merged) = (Vec::new(), Vec::new(), Vec::new());
@@ -295,6 +307,9 @@ mod tests {
         }
         merge(piece, merges, scratch, &mut merged);
         assert_eq!(merged, expected, "merge {:?}", String::from_utf8_lossy(piece));
+        merged.clear();
+        by_size(piece, merges, scratch, &mut merged);
+        assert_eq!(merged, expected, "merge on any processor {:?}", String::from_utf8_lossy(piece));
     }
 
     #[test]
