@@ -110,8 +110,15 @@ impl Cache {
     #[inline(always)]
     pub fn place(&self, key: Key) -> Place {
         let place = self.place_of(key);
-        prefetch(&self.short[2 * place.0]);
+        // SAFETY: as in `get`.
+        prefetch(unsafe { self.short.get_unchecked(2 * place.0) });
         place
+    }
+
+    /// The processor begins to fetch what [`Cache::bring_back`] looks at.
+    #[inline(always)]
+    pub fn prefetch_beside(&self, place: Place) {
+        prefetch(&self.short[2 * (place.0 ^ 1)]);
     }
 
     #[inline(always)]
@@ -124,32 +131,51 @@ impl Cache {
     /// The ids of a short piece, and how many of the eight they are.
     #[inline(always)]
     pub fn get(&self, key: Key, place: Place) -> Option<(&[u16; FEW], usize)> {
-        let [first, second] = self.short.get(2 * place.0..)?.first_chunk()?;
+        // SAFETY: places are made of fewer bits than the table has sets, and it only grows.
+        let [first, second] = unsafe { [self.short.get_unchecked(2 * place.0), self.short.get_unchecked(2 * place.0 + 1)] };
         // Which of the two it is nobody can predict, so there is no branch on that.
         let entry = std::hint::select_unpredictable(first.is(key), first, second);
         entry.is(key).then_some((&entry.ids, entry.count()))
     }
 
-    /// Keep the ids of a short piece. False where they do not fit.
-    pub fn put(&mut self, key: Key, place: Place, ids: &[u32]) -> bool {
+    /// Keep the ids of a short piece, if they fit.
+    pub fn put(&mut self, key: Key, place: Place, ids: &[u32]) {
         let mut entry = Short { key: key | (ids.len() as Key) << 124, ids: [0; FEW] };
-        let fits = narrow(ids, &mut entry.ids);
-        if fits {
-            self.insert(entry, place);
-            self.puts += 1;
-            if self.puts > self.short.len() / 2 && self.short.len() < 2 * SHORT_SETS {
-                self.grow();
-            }
+        if ids.len() > FEW {
+            entry.key = Self::mark(key);
+            self.put_medium(&[key, 0, 0], hash(key), ids);
+        } else if !narrow(ids, &mut entry.ids) {
+            return;
         }
-        fits
+        self.insert(entry, place);
+        self.puts += 1;
+        if self.puts > self.short.len() / 2 && self.short.len() < 2 * SHORT_SETS {
+            self.grow();
+        }
+    }
+
+    /// What is kept for a short piece of more than eight ids: its bytes, but no length, which is no key.
+    ///
+    /// So a piece that comes for the first time need not be looked for among the longer ones.
+    #[inline(always)]
+    fn mark(key: Key) -> Key {
+        key & (!0 >> 8)
+    }
+
+    /// The ids of a short piece that has more than eight.
+    #[inline(always)]
+    pub fn get_many(&self, key: Key, place: Place) -> Option<&[u16]> {
+        let line = &self.short[2 * place.0..][..2];
+        let marked = line.iter().any(|entry| entry.key == Self::mark(key));
+        if marked { self.get_medium(&[key, 0, 0], hash(key)) } else { None }
     }
 
     /// Places from before stay good: at worst, what is put there is not found.
     #[cold]
     fn grow(&mut self) {
-        let more = Table::new(8 * self.short.len());
+        let more = Table::new(4 * self.short.len());
         let before = std::mem::replace(&mut self.short, more);
-        (self.shift, self.puts) = (self.shift - 3, 0);
+        (self.shift, self.puts) = (self.shift - 2, 0);
         for &entry in before.iter().filter(|entry| entry.key != 0) {
             let place = self.place_of(entry.key & (!0 >> 4));
             self.insert(entry, place);

@@ -30,6 +30,7 @@
 use crate::cache::{Cache as Pieces, Place, FEW, MEDIUM};
 use crate::classify::{Level, Portable};
 use crate::from_merges::from_merges;
+use crate::holes::Holes;
 use crate::merge::{merge, Scratch};
 pub use crate::output::{Few, Id, Output};
 use crate::pretokenize::piece_end;
@@ -60,6 +61,7 @@ pub struct Cache {
     scratch: Scratch,
     merged: Vec<u32>,
     batch: Option<Box<Batch>>,
+    holes: Holes,
 }
 
 /// The pieces that are looked up together. Kept from text to text: clearing it takes longer than encoding a short line.
@@ -138,6 +140,9 @@ impl Tokenizer {
             self.encode_piece(text, start, end, cache, out);
             start = end;
         }
+        if !cache.holes.is_empty() {
+            self.fill_holes(cache, out);
+        }
     }
 
     /// Encode pieces for as long as they are words, which needs no cache: where the first one begins that is none.
@@ -205,6 +210,9 @@ impl Tokenizer {
         borders[count] = text.len();
         self.encode_batch(text, &borders[..=count], slots, cache, out);
         cache.batch = Some(batch);
+        if !cache.holes.is_empty() {
+            self.fill_holes(cache, out);
+        }
     }
 
     /// A piece by its key where it is short, else by where it is: a key of which the length says 0.
@@ -236,7 +244,8 @@ impl Tokenizer {
         out.reserve(FEW * slots.len());
         let mut end = out.end();
         let mut put = 0;
-        for (i, &(key, place)) in slots.iter().enumerate() {
+        let mut slots = slots.iter();
+        while let Some(&(key, place)) = slots.next() {
             if let Some((ids, count)) = cache.pieces.get(key, place) {
                 // SAFETY: room for eight ids was made for each piece from here on. What is put beyond `count` the next
                 // ones are put on top of.
@@ -247,41 +256,58 @@ impl Tokenizer {
             // SAFETY: so many were put.
             unsafe { out.advance(put) };
             self.encode_other(text, key, place, cache, out);
-            out.reserve(FEW * (slots.len() - i));
+            out.reserve(FEW * slots.len());
             (end, put) = (out.end(), 0);
         }
         // SAFETY: so many were put.
         unsafe { out.advance(put) };
     }
 
-    /// Append the ids of a piece that is not among the cached short ones.
+    /// A piece that is not among the cached short ones: append its ids, or leave room for them.
     #[inline(never)]
     fn encode_other<O: Output>(&self, text: &[u8], key: Key, place: Place, cache: &mut Cache, out: &mut O) {
-        let bytes = key.to_le_bytes();
-        let length = usize::from(bytes[SHORT]);
-        if length == 0 {
+        if key >> 120 == 0 {
             return self.encode_long(text, key as usize & ((1 << 60) - 1), (key >> 60) as usize, cache, out);
         }
-        if cache.pieces.bring_back(key, place) {
-            if let Some((ids, count)) = cache.pieces.get(key, place) {
-                return out.extend(ids[..count].iter().map(|&id| u32::from(id)));
-            }
-        }
-        if let Some(id) = self.words.get(key, hash(key)) {
-            cache.pieces.put(key, place, &[id]);
-            return out.extend([id]);
-        }
-        let (long_key, long_hash) = Pieces::pack_medium(&bytes, 0, length);
-        if let Some(ids) = cache.pieces.get_medium(&long_key, long_hash) {
+        if let Some(ids) = cache.pieces.get_many(key, place) {
             return out.extend(ids.iter().map(|&id| u32::from(id)));
         }
-        let Cache { pieces, scratch, merged, .. } = cache;
-        merged.clear();
-        merge(&bytes[..length], self.vocabulary.merges(), scratch, merged);
-        if !pieces.put(key, place, merged) {
-            pieces.put_medium(&long_key, long_hash, merged);
+        let hash = hash(key);
+        self.words.prefetch(hash);
+        cache.pieces.prefetch_beside(place);
+        if cache.holes.leave(key, hash, out) {
+            self.fill_holes(cache, out);
         }
-        out.extend(merged.iter().copied());
+    }
+
+    /// Find the ids of the pieces for which room was left.
+    #[inline(never)]
+    fn fill_holes<O: Output>(&self, cache: &mut Cache, out: &mut O) {
+        let Cache { pieces, holes, scratch, merged, .. } = cache;
+        for hole in holes.get() {
+            let key = hole.key;
+            let place = pieces.place(key);
+            if pieces.get(key, place).is_some() || pieces.bring_back(key, place) {
+                if let Some((ids, count)) = pieces.get(key, place) {
+                    hole.count = count;
+                    for (to, &id) in hole.ids.iter_mut().zip(ids) {
+                        *to = u32::from(id);
+                    }
+                    continue;
+                }
+            }
+            merged.clear();
+            if let Some(id) = self.words.get(key, hole.hash) {
+                merged.push(id);
+            } else {
+                let bytes = key.to_le_bytes();
+                merge(&bytes[..usize::from(bytes[SHORT])], self.vocabulary.merges(), scratch, merged);
+            }
+            hole.count = merged.len();
+            hole.ids[..merged.len()].copy_from_slice(merged);
+            pieces.put(key, place, merged);
+        }
+        holes.close(out);
     }
 
     /// Append the ids of a piece of more than 15 bytes.
@@ -317,6 +343,7 @@ impl Tokenizer {
         let mut ids = Vec::new();
         if !piece.is_empty() {
             self.encode_piece(piece, 0, piece.len(), cache, &mut ids);
+            self.fill_holes(cache, &mut ids);
         }
         ids
     }

@@ -10,6 +10,7 @@ pub mod classify;
 pub mod decoder;
 pub mod encoder;
 pub mod from_merges;
+pub mod holes;
 pub mod jsonl;
 pub mod lane;
 pub mod lazy;

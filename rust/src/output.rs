@@ -9,12 +9,21 @@ pub trait Output {
     /// Room for so many more ids.
     fn reserve(&mut self, room: usize);
 
+    /// The number of ids so far.
+    fn len(&self) -> usize;
+
     /// Where the next id goes.
     fn end(&mut self) -> *mut Self::Item;
 
     /// # Safety
     /// `count` ids have been put at the end.
     unsafe fn advance(&mut self, count: usize);
+
+    /// Take ids back.
+    ///
+    /// # Safety
+    /// There are so many.
+    unsafe fn retract(&mut self, count: usize);
 
     /// # Safety
     /// There is room at `at`.
@@ -77,6 +86,11 @@ impl<I: Id> Output for Vec<I> {
     }
 
     #[inline(always)]
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    #[inline(always)]
     fn end(&mut self) -> *mut I {
         self.spare_capacity_mut().as_mut_ptr().cast()
     }
@@ -84,7 +98,12 @@ impl<I: Id> Output for Vec<I> {
     #[inline(always)]
     unsafe fn advance(&mut self, count: usize) {
         // SAFETY: the caller has put so many.
-        unsafe { self.set_len(self.len() + count) };
+        unsafe { self.set_len(Vec::len(self) + count) };
+    }
+
+    #[inline(always)]
+    unsafe fn retract(&mut self, count: usize) {
+        self.truncate(Vec::len(self) - count);
     }
 
     #[inline(always)]
@@ -124,6 +143,11 @@ impl<const ROOM: usize> Output for Few<ROOM> {
     }
 
     #[inline(always)]
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    #[inline(always)]
     fn end(&mut self) -> *mut u32 {
         self.ids[self.count..].as_mut_ptr().cast()
     }
@@ -131,6 +155,11 @@ impl<const ROOM: usize> Output for Few<ROOM> {
     #[inline(always)]
     unsafe fn advance(&mut self, count: usize) {
         self.count += count;
+    }
+
+    #[inline(always)]
+    unsafe fn retract(&mut self, count: usize) {
+        self.count -= count;
     }
 
     #[inline(always)]
@@ -148,6 +177,11 @@ impl Output for usize {
     fn reserve(&mut self, _: usize) {}
 
     #[inline(always)]
+    fn len(&self) -> usize {
+        *self
+    }
+
+    #[inline(always)]
     fn end(&mut self) -> *mut () {
         std::ptr::NonNull::dangling().as_ptr()
     }
@@ -155,6 +189,11 @@ impl Output for usize {
     #[inline(always)]
     unsafe fn advance(&mut self, count: usize) {
         *self += count;
+    }
+
+    #[inline(always)]
+    unsafe fn retract(&mut self, count: usize) {
+        *self -= count;
     }
 
     #[inline(always)]
