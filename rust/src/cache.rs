@@ -4,6 +4,7 @@
 //! answers for those: one line of memory, one branch. All others, words of the vocabulary that come for the first time
 //! included, go the longer way of `encoder.rs`, where the performance notes are, too.
 
+use crate::classify::{Level, Portable};
 use crate::table::{Table, Zeroed};
 use crate::words::{fold, hash, pack_end, prefetch, FastHasher, Key, MASKS};
 use std::hash::Hasher;
@@ -17,26 +18,43 @@ pub const FEW: usize = 8;
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(32))]
 struct Short {
-    /// The piece, and the number of its ids in the topmost four bits, which a key leaves free.
     key: Key,
-    ids: [u16; FEW],
+    ids: Ids,
+}
+
+/// One to eight ids. In place of the eighth is their number where they are less, so the eighth id must be more than that.
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(16))]
+pub struct Ids([u16; FEW]);
+
+impl Ids {
+    /// None where they are too many or too large.
+    fn new(ids: &[u32]) -> Option<Self> {
+        let mut few = [0; FEW];
+        few[FEW - 1] = ids.len() as u16;
+        let fits = narrow(ids, &mut few);
+        let few = Self(few);
+        (fits && few.len() == ids.len()).then_some(few)
+    }
+
+    /// All eight places.
+    #[inline(always)]
+    pub fn all(&self) -> &[u16; FEW] {
+        &self.0
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        usize::from(self.0[FEW - 1]).min(FEW)
+    }
+
+    pub fn get(&self) -> &[u16] {
+        &self.0[..self.len()]
+    }
 }
 
 // SAFETY: integers.
 unsafe impl Zeroed for Short {}
-
-impl Short {
-    #[inline(always)]
-    fn is(&self, key: Key) -> bool {
-        let (low, high) = (self.key as u64 ^ key as u64, (self.key >> 64) as u64 ^ (key >> 64) as u64);
-        low | high << 4 == 0
-    }
-
-    #[inline(always)]
-    fn count(&self) -> usize {
-        (self.key >> 124) as usize
-    }
-}
 
 /// Bytes that a piece of [`Medium`] has at most.
 pub const MEDIUM: usize = 47;
@@ -128,25 +146,36 @@ impl Cache {
         Place((hash >> self.shift) as usize)
     }
 
-    /// The ids of a short piece, and how many of the eight they are.
+    /// The ids of a short piece.
     #[inline(always)]
-    pub fn get(&self, key: Key, place: Place) -> Option<(&[u16; FEW], usize)> {
+    pub fn get(&self, key: Key, place: Place) -> Option<&Ids> {
+        // SAFETY: any processor will do.
+        unsafe { self.get_with::<Portable>(&key, place) }
+    }
+
+    /// # Safety
+    /// The processor must have the instructions of `L`.
+    #[inline(always)]
+    pub unsafe fn get_with<L: Level>(&self, key: &Key, place: Place) -> Option<&Ids> {
         // SAFETY: places are made of fewer bits than the table has sets, and it only grows.
-        let [first, second] = unsafe { [self.short.get_unchecked(2 * place.0), self.short.get_unchecked(2 * place.0 + 1)] };
-        // Which of the two it is nobody can predict, so there is no branch on that.
-        let entry = std::hint::select_unpredictable(first.is(key), first, second);
-        entry.is(key).then_some((&entry.ids, entry.count()))
+        unsafe {
+            // Which of the two it is nobody can predict, so there is no branch on that.
+            let at = 2 * place.0;
+            let entry =
+                self.short.get_unchecked(at + usize::from(!L::are_equal(&self.short.get_unchecked(at).key, key)));
+            L::are_equal(&entry.key, key).then_some(&entry.ids)
+        }
     }
 
     /// Keep the ids of a short piece, if they fit.
     pub fn put(&mut self, key: Key, place: Place, ids: &[u32]) {
-        let mut entry = Short { key: key | (ids.len() as Key) << 124, ids: [0; FEW] };
-        if ids.len() > FEW {
-            entry.key = Self::mark(key);
-            self.put_medium(&[key, 0, 0], hash(key), ids);
-        } else if !narrow(ids, &mut entry.ids) {
-            return;
-        }
+        let entry = match Ids::new(ids) {
+            Some(ids) => Short { key, ids },
+            None if self.put_medium(&[key, 0, 0], hash(key), ids) => {
+                Short { key: Self::mark(key), ids: Ids::default() }
+            }
+            None => return,
+        };
         self.insert(entry, place);
         self.puts += 1;
         if self.puts > self.short.len() / 2 && self.short.len() < 2 * SHORT_SETS {
@@ -167,7 +196,11 @@ impl Cache {
     pub fn get_many(&self, key: Key, place: Place) -> Option<&[u16]> {
         let line = &self.short[2 * place.0..][..2];
         let marked = line.iter().any(|entry| entry.key == Self::mark(key));
-        if marked { self.get_medium(&[key, 0, 0], hash(key)) } else { None }
+        if marked {
+            self.get_medium(&[key, 0, 0], hash(key))
+        } else {
+            None
+        }
     }
 
     /// Places from before stay good: at worst, what is put there is not found.
@@ -177,7 +210,7 @@ impl Cache {
         let before = std::mem::replace(&mut self.short, more);
         (self.shift, self.puts) = (self.shift - 2, 0);
         for &entry in before.iter().filter(|entry| entry.key != 0) {
-            let place = self.place_of(entry.key & (!0 >> 4));
+            let place = self.place_of(entry.key);
             self.insert(entry, place);
         }
     }
@@ -189,9 +222,9 @@ impl Cache {
         let oldest = std::mem::replace(&mut self.short[2 * set + 1], older);
         if oldest.key != 0 {
             let beside = &mut self.short[2 * (set ^ 1)..][..2];
-            match beside.iter_mut().rev().find(|entry| entry.count() <= 1) {
+            match beside.iter_mut().rev().find(|entry| entry.ids.len() <= 1) {
                 Some(entry) => *entry = oldest,
-                None if oldest.count() > 1 => beside[1] = oldest,
+                None if oldest.ids.len() > 1 => beside[1] = oldest,
                 None => {}
             }
         }
@@ -200,7 +233,7 @@ impl Cache {
     /// Bring a short piece back that gave way; false where it is forgotten.
     pub fn bring_back(&mut self, key: Key, place: Place) -> bool {
         let beside = &mut self.short[2 * (place.0 ^ 1)..][..2];
-        let Some(found) = beside.iter_mut().find(|entry| entry.is(key)) else { return false };
+        let Some(found) = beside.iter_mut().find(|entry| entry.key == key) else { return false };
         let entry = std::mem::take(found);
         self.insert(entry, place);
         true
@@ -245,15 +278,18 @@ impl Cache {
     }
 
     #[inline(always)]
-    pub fn put_medium(&mut self, key: &[u128; 3], hash: u64, tokens: &[u32]) {
+    pub fn put_medium(&mut self, key: &[u128; 3], hash: u64, tokens: &[u32]) -> bool {
         let at = 2 * Self::medium_set(hash);
         let set: &mut [Medium] = &mut self.medium[at..at + 2];
         let mut entry = Medium { key: *key, ids: [0; MEDIUM_IDS], count: tokens.len() as u32 };
-        if narrow(tokens, &mut entry.ids) {
+        let fits = narrow(tokens, &mut entry.ids);
+        if fits {
             set[1] = set[0];
             set[0] = entry;
         }
+        fits
     }
+
     fn long_place(piece: &[u8]) -> usize {
         let mut hasher = FastHasher::default();
         hasher.write(piece);
@@ -299,15 +335,15 @@ mod tests {
                 let piece = piece(i);
                 let key = pack(&piece, 0, piece.len());
                 let place = cache.place(key);
-                assert!(cache.put(key, place, &ids(i)));
+                cache.put(key, place, &ids(i));
             }
             for i in count - again..count {
                 let piece = piece(i);
                 let key = pack(&piece, 0, piece.len());
                 let place = cache.place(key);
                 if cache.get(key, place).is_some() || cache.bring_back(key, place) {
-                    let (few, n) = cache.get(key, place).expect("brought back");
-                    assert!(few[..n].iter().map(|&id| u32::from(id)).eq(ids(i)), "{i}");
+                    let found_ids = cache.get(key, place).expect("brought back").get();
+                    assert!(found_ids.iter().map(|&id| u32::from(id)).eq(ids(i)), "{i}");
                     found += 1;
                 }
             }
@@ -322,7 +358,7 @@ mod tests {
         let key = pack(b"piece", 0, 5);
         let place = cache.place(key);
         assert!(cache.get(key, place).is_none() && !cache.bring_back(key, place));
-        assert!(!cache.put(key, place, &[1; FEW + 1]) && !cache.put(key, place, &[1 << 16]));
+        cache.put(key, place, &[1 << 16]);
         assert!(cache.get(key, place).is_none());
         let (long, longer) = ([b'-'; LONG], [b'-'; LONG + 1]);
         cache.put_long(&long, &[7, 8]);

@@ -1,4 +1,7 @@
-//! 64 bytes at a time as bit masks, a bit for a byte: what each level of processors does by vector instructions.
+//! What each level of processors does by vector instructions: 64 bytes at a time as bit masks, a bit for a byte, and pieces
+//! as keys.
+
+use crate::words::{self, Key};
 
 /// Bytes that are looked at together.
 pub const BLOCK: usize = 64;
@@ -64,6 +67,24 @@ pub trait Level {
             }
         }
     }
+
+    /// As [`words::pack`].
+    ///
+    /// # Safety
+    /// As [`Level::classify`], and `start < end <= text.len()`.
+    #[inline(always)]
+    unsafe fn pack(text: &[u8], start: usize, end: usize) -> Key {
+        words::pack(text, start, end)
+    }
+
+    /// Whether two keys are equal.
+    ///
+    /// # Safety
+    /// As [`Level::classify`].
+    #[inline(always)]
+    unsafe fn are_equal(one: &Key, other: &Key) -> bool {
+        one == other
+    }
 }
 
 /// Any processor.
@@ -101,13 +122,14 @@ pub mod x86 {
     //! The same by vector instructions.
 
     use super::{Ascii, HighBits, Level, BLOCK};
+    use crate::words::Key;
     use std::arch::x86_64::*;
 
     /// SSE2, which every x86-64 processor has.
     pub struct Sse2;
     /// AVX2 (x86-64-v3).
     pub struct Avx2;
-    /// AVX-512 with BW and VBMI2.
+    /// AVX-512 with BW, VL and VBMI2.
     pub struct Avx512;
 
     impl Level for Sse2 {
@@ -196,6 +218,24 @@ pub mod x86 {
             }
             found
         }
+
+        #[inline(always)]
+        unsafe fn are_equal(one: &Key, other: &Key) -> bool {
+            // SAFETY: who has AVX2 has SSE4.1.
+            unsafe { are_equal(one, other) }
+        }
+    }
+
+    /// # Safety
+    /// The processor has SSE4.1.
+    #[inline(always)]
+    unsafe fn are_equal(one: &Key, other: &Key) -> bool {
+        // SAFETY: 16 bytes each.
+        unsafe {
+            let [one, other] = [one, other].map(|key| _mm_loadu_si128(std::ptr::from_ref(key).cast()));
+            let different = _mm_xor_si128(one, other);
+            _mm_testz_si128(different, different) == 1
+        }
     }
 
     /// The numbers of a block's bytes.
@@ -271,6 +311,23 @@ pub mod x86 {
                     _mm512_storeu_si512(places.as_mut_ptr().cast(), _mm512_add_epi64(from, eight));
                 }
             }
+        }
+
+        #[inline(always)]
+        unsafe fn pack(text: &[u8], start: usize, end: usize) -> Key {
+            let length = end - start;
+            // SAFETY: bytes that are masked out are not read, so it does not matter where the text ends.
+            unsafe {
+                let bytes = _mm_maskz_loadu_epi8(_bzhi_u32(!0, length as u32) as u16, text.as_ptr().add(start).cast());
+                let key = _mm_insert_epi8::<15>(bytes, length as i32);
+                (_mm_cvtsi128_si64(key) as u64 as Key) | (_mm_extract_epi64::<1>(key) as u64 as Key) << 64
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn are_equal(one: &Key, other: &Key) -> bool {
+            // SAFETY: who has AVX-512 has SSE4.1.
+            unsafe { are_equal(one, other) }
         }
     }
 }

@@ -117,7 +117,10 @@ impl Tokenizer {
         #[cfg(target_arch = "x86_64")]
         {
             // SAFETY: each level is there where it is used.
-            if is_x86_feature_detected!("avx512vbmi2") && is_x86_feature_detected!("bmi2") {
+            if is_x86_feature_detected!("avx512vbmi2")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("bmi2")
+            {
                 unsafe { self.encode_avx512(text, cache, out) }
             } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
                 unsafe { self.encode_avx2(text, cache, out) }
@@ -164,11 +167,15 @@ impl Tokenizer {
 
     #[inline]
     fn encode_piece<O: Output>(&self, text: &[u8], start: usize, end: usize, cache: &mut Cache, out: &mut O) {
-        self.look_up(text, &[Self::slot(text, start, end, &cache.pieces)], cache, out);
+        // SAFETY: any processor will do.
+        unsafe {
+            let slot = Self::slot::<Portable>(text, start, end, &cache.pieces);
+            self.look_up::<Portable, O>(text, &[slot], cache, out);
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn encode_avx512<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
         // SAFETY: passed on.
         unsafe { self.encode_with::<crate::classify::x86::Avx512, O>(text, cache, out) }
@@ -202,13 +209,15 @@ impl Tokenizer {
             }
             count += starts.count_ones() as usize;
             if count > BATCH {
-                self.encode_batch(text, &borders[..count], slots, cache, out);
+                // SAFETY: passed on.
+                unsafe { self.encode_batch::<L, O>(text, &borders[..count], slots, cache, out) };
                 borders[0] = borders[count - 1];
                 count = 1;
             }
         }
         borders[count] = text.len();
-        self.encode_batch(text, &borders[..=count], slots, cache, out);
+        // SAFETY: passed on.
+        unsafe { self.encode_batch::<L, O>(text, &borders[..=count], slots, cache, out) };
         cache.batch = Some(batch);
         if !cache.holes.is_empty() {
             self.fill_holes(cache, out);
@@ -217,14 +226,16 @@ impl Tokenizer {
 
     /// A piece by its key where it is short, else by where it is: a key of which the length says 0.
     #[inline(always)]
-    fn slot(text: &[u8], start: usize, end: usize, pieces: &Pieces) -> (Key, Place) {
-        let key = if end - start <= SHORT { pack(text, start, end) } else { start as Key | (end as Key) << 60 };
+    unsafe fn slot<L: Level>(text: &[u8], start: usize, end: usize, pieces: &Pieces) -> (Key, Place) {
+        // SAFETY: passed on.
+        let short = end - start <= SHORT;
+        let key = if short { unsafe { L::pack(text, start, end) } } else { start as Key | (end as Key) << 60 };
         (key, pieces.place(key))
     }
 
     /// Encode the pieces between each two borders.
     #[inline(always)]
-    fn encode_batch<O: Output>(
+    unsafe fn encode_batch<L: Level, O: Output>(
         &self,
         text: &[u8],
         borders: &[usize],
@@ -233,29 +244,32 @@ impl Tokenizer {
         out: &mut O,
     ) {
         for (slot, pair) in slots.iter_mut().zip(borders.windows(2)) {
-            *slot = Self::slot(text, pair[0], pair[1], &cache.pieces);
+            // SAFETY: passed on.
+            *slot = unsafe { Self::slot::<L>(text, pair[0], pair[1], &cache.pieces) };
         }
-        self.look_up(text, &slots[..borders.len() - 1], cache, out);
+        // SAFETY: passed on.
+        unsafe { self.look_up::<L, O>(text, &slots[..borders.len() - 1], cache, out) };
     }
 
     /// Encode pieces whose places are being fetched.
     #[inline(always)]
-    fn look_up<O: Output>(&self, text: &[u8], slots: &[(Key, Place)], cache: &mut Cache, out: &mut O) {
+    unsafe fn look_up<L: Level, O: Output>(&self, text: &[u8], slots: &[(Key, Place)], cache: &mut Cache, out: &mut O) {
         out.reserve(FEW * slots.len());
         let mut end = out.end();
         let mut put = 0;
         let mut slots = slots.iter();
-        while let Some(&(key, place)) = slots.next() {
-            if let Some((ids, count)) = cache.pieces.get(key, place) {
+        while let Some(&(ref key, place)) = slots.next() {
+            // SAFETY: passed on.
+            if let Some(ids) = unsafe { cache.pieces.get_with::<L>(key, place) } {
                 // SAFETY: room for eight ids was made for each piece from here on. What is put beyond `count` the next
                 // ones are put on top of.
-                unsafe { O::put_eight(end.add(put), ids) };
-                put += count;
+                unsafe { O::put_eight(end.add(put), ids.all()) };
+                put += ids.len();
                 continue;
             }
             // SAFETY: so many were put.
             unsafe { out.advance(put) };
-            self.encode_other(text, key, place, cache, out);
+            self.encode_other(text, *key, place, cache, out);
             out.reserve(FEW * slots.len());
             (end, put) = (out.end(), 0);
         }
@@ -288,9 +302,9 @@ impl Tokenizer {
             let key = hole.key;
             let place = pieces.place(key);
             if pieces.get(key, place).is_some() || pieces.bring_back(key, place) {
-                if let Some((ids, count)) = pieces.get(key, place) {
-                    hole.count = count;
-                    for (to, &id) in hole.ids.iter_mut().zip(ids) {
+                if let Some(ids) = pieces.get(key, place) {
+                    hole.count = ids.len();
+                    for (to, &id) in hole.ids.iter_mut().zip(ids.get()) {
                         *to = u32::from(id);
                     }
                     continue;
@@ -328,7 +342,9 @@ impl Tokenizer {
             None => merge(piece, self.vocabulary.merges(), scratch, merged),
         }
         match &key {
-            Some((key, hash)) => pieces.put_medium(key, *hash, merged),
+            Some((key, hash)) => {
+                pieces.put_medium(key, *hash, merged);
+            }
             None => pieces.put_long(piece, merged),
         }
         out.extend(merged.iter().copied());
