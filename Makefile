@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml setup.py Cargo.toml Cargo.lock rust/Cargo.toml \
+SOURCES := pyproject.toml setup.py Cargo.toml Cargo.lock rust/Cargo.toml rust/build.rs gpt2fast/data/gpt2/merges.txt \
 	$(shell find build_backend rust/src pyx -type f \( -name '*.py' -o -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name '*.pyx' -o -name '*.pxd' \))
 CRATE := --manifest-path rust/Cargo.toml --locked
 

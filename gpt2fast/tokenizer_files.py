@@ -39,15 +39,15 @@ class TokenizerFiles(NamedTuple):
     specials: dict[str, SpecialToken]
     vocabulary_source: str = "vocabulary"
     merges_source: str = "merges"
-    #: The ids follow from the merges, as GPT-2's do, and the last is the only special token's.  Building from the
-    #: merges alone takes a tenth of the time; tests/test_vocabulary_files.py proves that it comes to the same.
-    ids_follow_merges: bool = False
+    #: The files are GPT-2's, whose encoder is part of `gpt2fast._bpe`; tests/test_vocabulary_files.py proves that it is
+    #: what building it from the files comes to.
+    are_gpt2: bool = False
 
     def build(self) -> Bpe:
         """The encoder.  Raises InputError that names the file and the key or line where they are not acceptable."""
         try:
-            if self.ids_follow_merges:
-                return Bpe.from_merges(self.merges, next(iter(self.specials)))
+            if self.are_gpt2:
+                return Bpe.gpt2()
             return Bpe(self.vocabulary, self.merges, [(text, token.id) for text, token in self.specials.items()])
         except ValueError as error:
             kind, message = error.args
@@ -105,7 +105,7 @@ def read_vocab_and_merges(vocab: str | Path, merges: str | Path, specials: tuple
 def read_gpt2(vocab: Path, merges: Path) -> TokenizerFiles:
     """The files of GPT-2 itself, which ship with this package: known to be good, so not checked again."""
     specials = {END_OF_TEXT: SpecialToken(50256)}
-    return TokenizerFiles(_read(vocab), _read(merges), specials, str(vocab), str(merges), ids_follow_merges=True)
+    return TokenizerFiles(_read(vocab), _read(merges), specials, str(vocab), str(merges), are_gpt2=True)
 
 
 def read_directory(directory: str | Path) -> TokenizerFiles:

@@ -36,12 +36,7 @@ fn best(label: &str, bytes: usize, mut work: impl FnMut() -> usize) {
 }
 
 fn main() {
-    let merges = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpt2fast/data/gpt2/merges.txt");
-    let merges = std::fs::read(merges).expect("GPT-2's merges");
-    let tokenizer = Tokenizer::from_merges(&merges, "<|endoftext|>").expect("GPT-2's merges");
-    best("load (tokens)", merges.len(), || {
-        Tokenizer::from_merges(&merges, "<|endoftext|>").expect("GPT-2's merges").vocabulary().len()
-    });
+    let tokenizer = Tokenizer::gpt2();
     for file in std::env::args().skip(1).filter(|argument| !argument.starts_with('-')) {
         let text = std::fs::read(&file).expect("a file");
         println!("{file}: {} bytes", text.len());

@@ -29,7 +29,7 @@
 
 use crate::cache::{Cache as Pieces, Place, FEW, MEDIUM};
 use crate::classify::{Level, Portable};
-use crate::from_merges::from_merges;
+use crate::gpt2::gpt2;
 use crate::holes::Holes;
 use crate::merge::{merge, Scratch};
 pub use crate::output::{Few, Id, Output};
@@ -87,16 +87,10 @@ impl Tokenizer {
         Ok(Self { words: vocabulary.words(), vocabulary })
     }
 
-    /// The tokenizer of a vocabulary whose ids follow from its merges; see [`from_merges`].
-    ///
-    /// The caller vouches that every token is the encoding of its own bytes, which is most of the time that
-    /// [`Tokenizer::new`] takes; for GPT-2's list a test proves it.
-    ///
-    /// # Errors
-    /// As [`from_merges`].
-    pub fn from_merges(merges: &[u8], special: &str) -> Result<Self, VocabularyError> {
-        let (vocabulary, words) = from_merges(merges, special)?;
-        Ok(Self { vocabulary, words })
+    /// GPT-2's, of tables that are part of the program.
+    pub fn gpt2() -> Self {
+        let (vocabulary, words) = gpt2();
+        Self { vocabulary, words }
     }
 
     /// The tokens that are not the encoding of their own bytes, special ones left out.
@@ -378,7 +372,7 @@ impl Tokenizer {
             return Some(id);
         }
         // Tokens that no merge reaches are not among the words.
-        let found = self.words.find(token, 0, token.len());
+        let found = self.words.find(token);
         found.or_else(|| (0..self.vocabulary.len() as u32).find(|&id| self.vocabulary.token(id) == Some(token)))
     }
 }
@@ -431,21 +425,6 @@ mod tests {
                 assert_eq!(encode(&text), by_hand(&tokenizer(), &text), "{length}");
             }
         }
-    }
-
-    #[test]
-    fn gpt2_follows_from_its_merges() {
-        let json = include_bytes!("../../gpt2fast/data/gpt2/vocab.json");
-        let merges = include_bytes!("../../gpt2fast/data/gpt2/merges.txt");
-        let short = Tokenizer::from_merges(merges, "<|endoftext|>").expect("good");
-        let specials = [("<|endoftext|>".to_owned(), 50256)];
-        let full = Tokenizer::new(json, merges, &specials).expect("good");
-        assert_eq!(short.vocabulary().len(), 50257);
-        assert_eq!(short.vocabulary().specials(), full.vocabulary().specials());
-        for id in 0..50257 {
-            assert_eq!(short.vocabulary().token(id), full.vocabulary().token(id));
-        }
-        assert!(short.unreachable_tokens().is_empty());
     }
 
     #[test]

@@ -281,7 +281,7 @@ pub fn merge_by_heap(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::from_merges::from_merges;
+    use crate::gpt2::gpt2;
     use crate::vocabulary::tests::vocabulary_json;
     use crate::vocabulary::Vocabulary;
 
@@ -350,8 +350,7 @@ mod tests {
 
     #[test]
     fn gpt2s_merges() {
-        let merges = include_bytes!("../../gpt2fast/data/gpt2/merges.txt");
-        let (vocabulary, _) = from_merges(merges, "<|endoftext|>").expect("good");
+        let (vocabulary, _) = gpt2();
         let mut random = Random(0x0fed_cba9_8765_4321);
         let alphabets = ["etaoinshrdlu", "0123456789", "=", "a", "=-", "ÃÂ", "漢字仮名", " _*", "ab"];
         for round in 0..500 {

@@ -11,17 +11,10 @@
 use crate::lazy::Lazy;
 use crate::prefixes::{Builder, Prefixes};
 use crate::words::FastMap;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How a token comes about.
-#[derive(Clone, Copy)]
-struct Token {
-    /// The rank of the last of its merges and one, 0 for a single byte, [`NEVER`] for a token that is not the encoding of
-    /// its bytes.
-    age: u32,
-    length: u32,
-}
-
+/// The age of a token that is not the encoding of its bytes.
 const NEVER: u32 = u32::MAX;
 
 /// The merges by their pair of ids, and what merging needs of the tokens; never changed after loading.
@@ -32,25 +25,29 @@ const NEVER: u32 = u32::MAX;
 /// to another pair, which is found out when it is its turn to merge ([`Merges::likely_rank`]). So the table is small
 /// enough for the second-level cache: half a MiB for GPT-2.
 pub struct Merges {
-    slots: Vec<u32>,
-    shift: u32,
+    pub(crate) slots: Cow<'static, [u32]>,
+    pub(crate) shift: u32,
     /// Pairs that found no room, which takes a list of merges made for that.
-    homeless: FastMap<u64, u32>,
+    pub(crate) homeless: FastMap<u64, u32>,
     /// Left and right token by rank.
-    list: Vec<[u32; 2]>,
+    pub(crate) list: Cow<'static, [[u32; 2]]>,
     /// The token that each makes; empty where they follow one by one.
-    products: Vec<u32>,
+    pub(crate) products: Vec<u32>,
     /// The product of rank 0 then.
-    first_product: Option<u32>,
-    byte_ids: [u32; 256],
+    pub(crate) first_product: Option<u32>,
+    pub(crate) byte_ids: [u32; 256],
     /// The ranks of the merges of two single bytes, with which every piece begins.
-    byte_pairs: Vec<u32>,
-    tokens: Vec<Token>,
+    pub(crate) byte_pairs: Cow<'static, [u32]>,
+    /// By token: the rank of the last of its merges and one, 0 for a single byte, [`NEVER`] for a token that is not the
+    /// encoding of its bytes.
+    pub(crate) ages: Cow<'static, [u32]>,
+    /// By token: how many bytes it has.
+    pub(crate) lengths: Cow<'static, [u32]>,
     /// Every merge ranks after those that make its two tokens.
-    in_order: bool,
-    prefixes: Lazy<Prefixes>,
+    pub(crate) in_order: bool,
+    pub(crate) prefixes: Lazy<Prefixes>,
     /// About how many bytes have been searched through.
-    searched: AtomicUsize,
+    pub(crate) searched: AtomicUsize,
 }
 
 impl Merges {
@@ -65,19 +62,25 @@ impl Merges {
     pub(crate) fn with_capacity(count: usize, byte_ids: [u32; 256]) -> Self {
         let slots = (2 * count).next_power_of_two().max(4);
         Self {
-            slots: vec![0; slots],
-            shift: 64 - slots.trailing_zeros(),
+            slots: vec![0; slots].into(),
+            shift: Self::shift(slots),
             homeless: FastMap::default(),
-            list: Vec::with_capacity(count),
+            list: Vec::with_capacity(count).into(),
             products: Vec::with_capacity(count),
             first_product: None,
             byte_ids,
-            byte_pairs: Vec::new(),
-            tokens: Vec::new(),
+            byte_pairs: Cow::default(),
+            ages: Cow::default(),
+            lengths: Cow::default(),
             in_order: false,
             prefixes: Lazy::default(),
             searched: AtomicUsize::new(0),
         }
+    }
+
+    /// How far hashes are shifted for a table of so many slots.
+    pub(crate) fn shift(slots: usize) -> u32 {
+        64 - slots.trailing_zeros()
     }
 
     #[inline(always)]
@@ -96,16 +99,17 @@ impl Merges {
     /// Add the merge that ranks after all so far; false where the pair is there already, or there are too many.
     pub(crate) fn push(&mut self, left: u32, right: u32, product: u32) -> bool {
         let rank = self.list.len() as u32;
-        if rank >= Self::NONE || self.list.len() >= self.list.capacity() || self.rank(left, right) != Self::NONE {
+        // At most half full.
+        if rank >= Self::NONE || 2 * self.list.len() >= self.slots.len() || self.rank(left, right) != Self::NONE {
             return false;
         }
-        self.list.push([left, right]);
+        self.list.to_mut().push([left, right]);
         self.products.push(product);
         let ([mut place, _], mut slot) = self.places(left, right);
         slot ^= rank;
         for _ in 0..100 {
             // Whoever was here goes to its other place.
-            slot = std::mem::replace(&mut self.slots[place], slot);
+            slot = std::mem::replace(&mut self.slots.to_mut()[place], slot);
             if slot == 0 {
                 return true;
             }
@@ -118,34 +122,33 @@ impl Merges {
         true
     }
 
-    /// Find out how each token comes about; `lengths` are the tokens' in bytes. With `trusted` the caller vouches that
-    /// every token is the encoding of its bytes.
+    /// Find out how each token comes about; `lengths` are the tokens' in bytes.
     ///
     /// Of the merges that make a token the one that happens is the one whose two tokens are the encoding of its bytes
     /// as far as lower ranks go; that is known when the ranks are gone through from the lowest, unless a merge ranks
     /// before one that makes its own tokens.
-    pub(crate) fn finish(&mut self, lengths: impl Iterator<Item = u32>, trusted: bool) {
-        self.tokens = lengths.map(|length| Token { age: NEVER, length }).collect();
-        for id in self.byte_ids {
-            self.tokens[id as usize].age = 0;
-        }
-        let mut byte_of = vec![0; self.tokens.len()];
+    pub(crate) fn finish(&mut self, lengths: impl Iterator<Item = u32>) {
+        self.lengths = lengths.collect();
+        let mut byte_of = vec![0; self.lengths.len()];
+        self.ages = vec![NEVER; self.lengths.len()].into();
         for (byte, id) in self.byte_ids.into_iter().enumerate() {
             byte_of[id as usize] = byte;
+            self.ages.to_mut()[id as usize] = 0;
         }
-        self.byte_pairs = vec![Self::NONE; 1 << 16];
+        let mut byte_pairs = vec![Self::NONE; 1 << 16];
         let mut passed_over: Vec<[u32; 2]> = Vec::new();
         for rank in 0..self.list.len() as u32 {
             let (merge @ [left, right], product) = (self.list[rank as usize], self.products[rank as usize]);
-            if (self.tokens[left as usize].age, self.tokens[right as usize].age) == (0, 0) {
-                self.byte_pairs[byte_of[left as usize] << 8 | byte_of[right as usize]] = rank;
+            if (self.ages[left as usize], self.ages[right as usize]) == (0, 0) {
+                byte_pairs[byte_of[left as usize] << 8 | byte_of[right as usize]] = rank;
             }
             if self.is_never(left) || self.is_never(right) {
                 passed_over.push(merge);
-            } else if self.is_never(product) && (trusted || self.stay_apart_below(left, right, rank)) {
-                self.tokens[product as usize].age = rank + 1;
+            } else if self.is_never(product) && self.stay_apart_below(left, right, rank) {
+                self.ages.to_mut()[product as usize] = rank + 1;
             }
         }
+        self.byte_pairs = byte_pairs.into();
         self.in_order = passed_over.iter().all(|&[left, right]| self.is_never(left) || self.is_never(right));
         let first = self.products.first().copied();
         self.first_product =
@@ -157,7 +160,7 @@ impl Merges {
 
     /// Whether the token is not the encoding of its own bytes; known only where the merges are [`Merges::in_order`].
     pub fn is_never(&self, id: u32) -> bool {
-        self.tokens[id as usize].age == NEVER
+        self.ages[id as usize] == NEVER
     }
 
     /// Whether every merge ranks after those that make its two tokens: the order in which they are learned.
@@ -178,16 +181,16 @@ impl Merges {
 
     #[cold]
     fn make_prefixes(&self) -> Prefixes {
-        let mut builder = Builder::new(self.tokens.len(), &self.byte_ids);
+        let mut builder = Builder::new(self.lengths.len(), &self.byte_ids);
         // Tokens in the order in which they come about, each made of two that are there.
         let mut bytes: Vec<u8> = (0..=255).collect();
-        let mut places = vec![0..0; self.tokens.len()];
+        let mut places = vec![0..0; self.lengths.len()];
         for (byte, &id) in self.byte_ids.iter().enumerate() {
             places[id as usize] = byte..byte + 1;
         }
-        for (rank, &[left, right]) in (0..).zip(&self.list) {
+        for (rank, &[left, right]) in (0..).zip(&*self.list) {
             let product = self.product(rank);
-            if self.tokens[product as usize].age == rank + 1 {
+            if self.ages[product as usize] == rank + 1 {
                 let start = bytes.len();
                 bytes.extend_from_within(places[left as usize].clone());
                 bytes.extend_from_within(places[right as usize].clone());
@@ -215,7 +218,7 @@ impl Merges {
             if self.rank(left, right) < limit {
                 return false;
             }
-            let (before, after) = (self.tokens[left as usize].age, self.tokens[right as usize].age);
+            let (before, after) = (self.ages[left as usize], self.ages[right as usize]);
             if before > after {
                 limit = before - 1;
                 left = self.list[limit as usize][1];
@@ -292,6 +295,6 @@ impl Merges {
     /// How many bytes a token has.
     #[inline(always)]
     pub fn token_len(&self, id: u32) -> usize {
-        self.tokens[id as usize].length as usize
+        self.lengths[id as usize] as usize
     }
 }

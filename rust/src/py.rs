@@ -137,18 +137,14 @@ impl Bpe {
         (ids.into(), offsets)
     }
 
-    fn of(tokenizer: Result<Tokenizer, VocabularyError>) -> PyResult<Self> {
-        let tokenizer = tokenizer.map_err(|error| match error {
-            VocabularyError::Vocabulary(message) => PyValueError::new_err(("vocabulary", message)),
-            VocabularyError::Merges(message) => PyValueError::new_err(("merges", message)),
-        })?;
-        Ok(Self {
+    fn of(tokenizer: Tokenizer) -> Self {
+        Self {
             tokenizer,
             caches: Caches::default(),
             decoder: Lazy::default(),
             integers: PyOnceLock::new(),
             seen: AtomicUsize::new(0),
-        })
+        }
     }
 
     fn ids(&self, py: Python<'_>, text: &[u8]) -> Vec<u32> {
@@ -282,13 +278,17 @@ fn views<'a>(texts: &'a [Text]) -> PyResult<Vec<&'a [u8]>> {
 impl Bpe {
     #[new]
     fn new(py: Python<'_>, vocabulary: &[u8], merges: &[u8], specials: Vec<(String, u32)>) -> PyResult<Self> {
-        Self::of(py.detach(|| Tokenizer::new(vocabulary, merges, &specials)))
+        let tokenizer = py.detach(|| Tokenizer::new(vocabulary, merges, &specials)).map_err(|error| match error {
+            VocabularyError::Vocabulary(message) => PyValueError::new_err(("vocabulary", message)),
+            VocabularyError::Merges(message) => PyValueError::new_err(("merges", message)),
+        })?;
+        Ok(Self::of(tokenizer))
     }
 
-    /// A vocabulary whose ids follow from its merges, as GPT-2's do: quicker to read than any other.
+    /// GPT-2's, which is part of this module.
     #[staticmethod]
-    fn from_merges(merges: &[u8], special: &str) -> PyResult<Self> {
-        Self::of(Tokenizer::from_merges(merges, special))
+    fn gpt2() -> Self {
+        Self::of(Tokenizer::gpt2())
     }
 
     /// The ids of tokens that no text is encoded to, special ones left out.

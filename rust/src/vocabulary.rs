@@ -2,8 +2,10 @@
 
 use crate::merge::{merge_by_heap, Scratch};
 use crate::merges::Merges;
+pub use crate::symbols::byte_symbols;
 use crate::words::{FastHasher, FastMap, Words};
 use serde::de::{Deserializer, MapAccess, Visitor};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::BuildHasherDefault;
@@ -25,25 +27,10 @@ impl fmt::Display for VocabularyError {
 
 impl std::error::Error for VocabularyError {}
 
-/// The code point that stands for each byte in vocab.json and merges.txt.
-///
-/// GPT-2's files are text: bytes that print as themselves in Latin-1 are themselves, the others follow from U+0100 on.
-pub fn byte_symbols() -> [char; 256] {
-    let mut symbols = ['\0'; 256];
-    let mut next = 0x100;
-    for byte in 0..=255u8 {
-        let printable = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-        let code_point = if printable { u32::from(byte) } else { next };
-        next += u32::from(!printable);
-        symbols[byte as usize] = char::from_u32(code_point).unwrap_or('\0');
-    }
-    symbols
-}
-
 /// A byte-level BPE vocabulary: the bytes of every token, and the merges.
 pub struct Vocabulary {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) offsets: Vec<u32>,
+    pub(crate) bytes: Cow<'static, [u8]>,
+    pub(crate) offsets: Cow<'static, [u32]>,
     pub(crate) specials: Vec<(String, u32)>,
     pub(crate) merges: Merges,
 }
@@ -97,18 +84,13 @@ impl Vocabulary {
         for (byte, &symbol) in symbols.iter().enumerate() {
             byte_of[symbol as usize] = Some(byte as u8);
         }
-        let mut built = Self {
-            bytes: Vec::with_capacity(8 * size),
-            offsets: vec![0],
-            specials: Vec::new(),
-            merges: Merges::with_capacity(0, [0; 256]),
-        };
+        let (mut bytes, mut offsets, mut found) = (Vec::with_capacity(8 * size), vec![0], Vec::new());
         let mut byte_ids = [0; 256];
         let mut ids: FastMap<&str, u32> = FastMap::with_capacity_and_hasher(size, BuildHasherDefault::default());
         for (id, key) in (0..).zip(by_id.iter().flatten()) {
             if specials.contains(key) {
-                built.specials.push(((*key).to_owned(), id));
-                built.bytes.extend_from_slice(key.as_bytes());
+                found.push(((*key).to_owned(), id));
+                bytes.extend_from_slice(key.as_bytes());
             } else {
                 if key.is_empty() {
                     return wrong(format!("the token with id {id} is empty"));
@@ -116,17 +98,17 @@ impl Vocabulary {
                 ids.insert(key, id);
                 for symbol in key.chars() {
                     match byte_of.get(symbol as usize).copied().flatten() {
-                        Some(byte) => built.bytes.push(byte),
+                        Some(byte) => bytes.push(byte),
                         None => {
                             return wrong(format!("token {key:?} (id {id}) holds {symbol:?}, which is no byte symbol"))
                         }
                     }
                 }
             }
-            let Ok(end) = u32::try_from(built.bytes.len()) else {
+            let Ok(end) = u32::try_from(bytes.len()) else {
                 return wrong("the tokens are longer than 4 GiB together".to_owned());
             };
-            built.offsets.push(end);
+            offsets.push(end);
         }
         for (byte, &symbol) in symbols.iter().enumerate() {
             match ids.get(symbol.encode_utf8(&mut [0; 4]) as &str) {
@@ -134,9 +116,9 @@ impl Vocabulary {
                 None => return wrong(format!("there is no token for the byte {byte:#04x}, {symbol:?}")),
             }
         }
-        built.merges = parse_merges(merges, &ids, byte_ids).map_err(VocabularyError::Merges)?;
-        built.merges.finish(built.offsets.windows(2).map(|pair| pair[1] - pair[0]), false);
-        Ok(built)
+        let mut merges = parse_merges(merges, &ids, byte_ids).map_err(VocabularyError::Merges)?;
+        merges.finish(offsets.windows(2).map(|pair| pair[1] - pair[0]));
+        Ok(Self { bytes: bytes.into(), offsets: offsets.into(), specials: found, merges })
     }
 
     /// The number of tokens, special ones included.
@@ -179,11 +161,9 @@ impl Vocabulary {
         } else {
             self.unreachable()
         };
-        let mut words = Words::with_capacity(self.len());
-        for id in (0..self.len() as u32).filter(|id| !special[*id as usize] && never.binary_search(id).is_err()) {
-            words.insert(self.token(id).unwrap_or_default(), id);
-        }
-        words
+        let reached = |id: &u32| !special[*id as usize] && never.binary_search(id).is_err();
+        let ids = (0..self.len() as u32).filter(reached);
+        Words::new(ids.filter_map(|id| Some((self.token(id)?, id))))
     }
 
     /// The tokens that are not the encoding of their own bytes, special ones left out, by merging each.

@@ -1,9 +1,15 @@
 //! The vocabulary by the bytes of its tokens.
 //!
-//! Pieces of up to 15 bytes are packed with their length into 128 bits, so that comparing is one comparison. The table is
-//! never written to after loading and serves all threads.
+//! Pieces of up to 15 bytes are packed with their length into 128 bits, so that comparing is one comparison. The tables
+//! are never written to after loading, or are part of the program (`gpt2.rs`), and serve all threads.
+//!
+//! Performance notes (30 November 2026): open addressing, two entries of 32 bytes in a line, half full, was 4 MiB in large
+//! pages, which had to be filled at the start of every process: 6 ms with all that goes into it. This table is 0.9 MB of
+//! the program. Text not seen before, 5 MB of English and code, MB/s, one thread, the caches of the processor emptied
+//! before: the same; large pages for it: no difference that could be measured.
 
-use crate::table::{Table, Zeroed};
+use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -115,115 +121,219 @@ pub fn prefetch<T>(place: &T) {
     let _ = place;
 }
 
-/// An entry of [`Words`]: two fill a cache line.
-#[derive(Clone, Copy, Default)]
-#[repr(C, align(32))]
-struct Entry {
-    key: Key,
-    id: u32,
-}
+/// Tokens of up to this many bytes, all but a hundredth, are in the table of [`Words`]; an entry is a key with the id in
+/// the bits that such keys leave free.
+const INSIDE: usize = 13;
+/// Those bits.
+const ID: u128 = 0xf0_ffff << 104;
 
-// SAFETY: integers.
-unsafe impl Zeroed for Entry {}
-
-/// The tokens that are the encoding of their own bytes, by these: open addressing, at most half full.
+/// The tokens that are the encoding of their own bytes, by these; never changed.
+///
+/// A table without collisions: the uppermost bits of a word's hash choose one of the pilots, and that was chosen so that
+/// the words which share it have entries of their own. So a look-up reads one line of a table that has hardly more
+/// entries than there are words, and has one branch, on whether the word is there.
+#[derive(PartialEq)]
 pub struct Words {
-    slots: Table<Entry>,
-    long: FastMap<Box<[u8]>, u32>,
-    /// Tokens of more bytes than this are not in `long`.
-    longest: usize,
+    pub(crate) pilots: Cow<'static, [u8]>,
+    pub(crate) entries: Cow<'static, [u128]>,
+    pub(crate) others: Others,
 }
 
 impl Words {
-    pub fn with_capacity(count: usize) -> Self {
-        let slots = (2 * count).next_power_of_two().max(4);
-        Self { slots: Table::new(slots), long: FastMap::default(), longest: 0 }
-    }
-
-    /// The token that is `text[start..end]`.
-    #[inline(always)]
-    pub fn find(&self, text: &[u8], start: usize, end: usize) -> Option<u32> {
-        match end - start {
-            0 => None,
-            1..=SHORT => {
-                let key = pack(text, start, end);
-                self.get(key, hash(key))
+    /// The words of tokens, each of them once: their bytes, of which there are some, and their ids.
+    pub fn new<'a>(tokens: impl Iterator<Item = (&'a [u8], u32)>) -> Self {
+        let (short, mut others): (Vec<_>, Vec<_>) = tokens.partition(|(token, _)| token.len() <= INSIDE);
+        let mut groups = vec![Vec::new(); (short.len() / 2).next_power_of_two().max(2)];
+        let mut words = Self {
+            pilots: vec![0; groups.len()].into(),
+            entries: vec![0; short.len() + short.len() / 8 + 1].into(),
+            others: Others::default(),
+        };
+        for (token, id) in short {
+            let hash = hash(pack(token, 0, token.len()));
+            groups[words.pilot(hash)].push((hash, token, id));
+        }
+        // The largest first, as long as there is room.
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        order.sort_by_key(|&group| Reverse(groups[group].len()));
+        for group in order {
+            if !words.insert(group, &groups[group]) {
+                others.extend(groups[group].iter().map(|&(_, token, id)| (token, id)));
             }
-            _ => self.get_long(&text[start..end]),
         }
+        words.others = Others::new(&others);
+        words
     }
 
-    /// Have the processor fetch what [`Words::find`] and [`Words::insert_new`] will look at.
-    #[inline(always)]
-    pub fn prefetch_key(&self, text: &[u8], start: usize, end: usize) {
-        if end - start <= SHORT {
-            self.prefetch(hash(pack(text, start, end)));
-        }
-    }
-
-    /// Add a token that is not there yet.
-    pub fn insert(&mut self, token: &[u8], id: u32) {
-        self.insert_new(token, 0, token.len(), id);
-    }
-
-    /// Add `text[start..end]`; false where it is there already.
-    #[inline(always)]
-    pub fn insert_new(&mut self, text: &[u8], start: usize, end: usize, id: u32) -> bool {
-        if end - start > SHORT {
-            self.longest = self.longest.max(end - start);
-            return self.long.insert(text[start..end].into(), id).is_none();
-        }
-        let key = pack(text, start, end);
-        let mut at = self.bucket(hash(key));
-        loop {
-            for entry in &mut self.slots[at..at + 2] {
-                if entry.key == 0 {
-                    *entry = Entry { key, id };
-                    return true;
+    /// Find a pilot for words, by their hashes; false where there is none, which takes a vocabulary made for that.
+    fn insert(&mut self, group: usize, words: &[(u64, &[u8], u32)]) -> bool {
+        'pilots: for pilot in 0..=u8::MAX {
+            self.pilots.to_mut()[group] = pilot;
+            for (done, &(hash, token, id)) in words.iter().enumerate() {
+                let place = self.place(hash);
+                if self.entries[place] != 0 {
+                    for &(hash, ..) in &words[..done] {
+                        let place = self.place(hash);
+                        self.entries.to_mut()[place] = 0;
+                    }
+                    continue 'pilots;
                 }
-                if entry.key == key {
-                    return false;
-                }
+                let id = u128::from(id & 0xffff | id >> 16 << 20) << 104;
+                self.entries.to_mut()[place] = pack(token, 0, token.len()) | id;
             }
-            at = (at + 2) & (self.slots.len() - 1);
+            return true;
         }
+        false
     }
 
-    /// Where the two entries begin that are looked at first: a cache line.
     #[inline(always)]
-    fn bucket(&self, hash: u64) -> usize {
-        (hash as usize & (self.slots.len() / 2 - 1)) * 2
+    fn pilot(&self, hash: u64) -> usize {
+        (hash >> (64 - self.pilots.len().trailing_zeros())) as usize
+    }
+
+    /// Where the entry is that belongs to a hash.
+    #[inline(always)]
+    fn place(&self, hash: u64) -> usize {
+        let pilot = u64::from(self.pilots[self.pilot(hash)]);
+        let mixed = (hash ^ pilot.wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        ((mixed * self.entries.len() as u64) >> 32) as usize
     }
 
     /// Have the processor fetch what [`Words::get`] will look at.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        prefetch(&self.slots[self.bucket(hash)]);
+        prefetch(&self.entries[self.place(hash)]);
     }
 
+    /// The token of a key.
     #[inline(always)]
     pub fn get(&self, key: Key, hash: u64) -> Option<u32> {
-        let mut at = self.bucket(hash);
-        loop {
-            // Both entries of the line are compared before the one branch: which of them it is, nobody can predict.
-            let [first, second] = [self.slots[at], self.slots[at + 1]];
-            if (first.key == key) | (second.key == key) {
-                return Some(if first.key == key { first.id } else { second.id });
-            }
-            // A line that is not full is the last one; there is one, as half of the table is empty.
-            if second.key == 0 {
-                return None;
-            }
-            at = (at + 2) & (self.slots.len() - 1);
+        let entry = self.entries[self.place(hash)];
+        // Longer keys have bytes where the id is, but none of these entries has their length.
+        if (entry ^ key) & !ID == 0 {
+            return Some((entry >> 104) as u32 & 0xffff | (entry >> 124 << 16) as u32);
         }
+        let length = (key >> 120) as usize;
+        if length < self.others.shortest {
+            return None;
+        }
+        self.others.get(&key.to_le_bytes()[..length])
     }
 
     /// The same for a piece of more than 15 bytes.
     #[inline]
     pub fn get_long(&self, piece: &[u8]) -> Option<u32> {
-        if piece.len() > self.longest {
+        if piece.len() > self.others.longest {
             return None;
         }
-        self.long.get(piece).copied()
+        self.others.get(piece)
+    }
+
+    /// The token that is `text`.
+    pub fn find(&self, text: &[u8]) -> Option<u32> {
+        match text.len() {
+            0 => None,
+            length @ 1..=SHORT => {
+                let key = pack(text, 0, length);
+                self.get(key, hash(key))
+            }
+            _ => self.get_long(text),
+        }
+    }
+}
+
+/// The words that have no place in that table: the long ones.
+#[derive(Default, PartialEq)]
+pub struct Others {
+    /// All of them.
+    pub(crate) bytes: Cow<'static, [u8]>,
+    /// Where a word begins in `bytes`, its length, zero for none, and its id: open addressing, at most half full.
+    pub(crate) slots: Cow<'static, [[u32; 3]]>,
+    /// Lengths.
+    pub(crate) shortest: usize,
+    pub(crate) longest: usize,
+}
+
+impl Others {
+    fn new(words: &[(&[u8], u32)]) -> Self {
+        let mut bytes = Vec::new();
+        let mut slots = vec![[0; 3]; (2 * words.len()).next_power_of_two()];
+        for &(word, id) in words {
+            let mut at = Self::place(word, slots.len());
+            while slots[at][1] != 0 {
+                at = (at + 1) & (slots.len() - 1);
+            }
+            slots[at] = [bytes.len() as u32, word.len() as u32, id];
+            bytes.extend_from_slice(word);
+        }
+        let lengths = words.iter().map(|(word, _)| word.len());
+        let (shortest, longest) = (lengths.clone().min().unwrap_or(usize::MAX), lengths.max().unwrap_or(0));
+        Self { bytes: bytes.into(), slots: slots.into(), shortest, longest }
+    }
+
+    #[inline]
+    fn place(word: &[u8], slots: usize) -> usize {
+        let mut hasher = FastHasher::default();
+        hasher.write(word);
+        hasher.finish() as usize & (slots - 1)
+    }
+
+    #[inline(never)]
+    fn get(&self, word: &[u8]) -> Option<u32> {
+        let mut at = Self::place(word, self.slots.len());
+        loop {
+            let [start, length, id] = self.slots[at];
+            if length == 0 {
+                return None;
+            }
+            if length as usize == word.len() && self.bytes[start as usize..].starts_with(word) {
+                return Some(id);
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(tokens: &[Vec<u8>], others: &[Vec<u8>]) -> Words {
+        let words = Words::new(tokens.iter().map(Vec::as_slice).zip((0..).map(|i| i * 7)));
+        for (token, id) in tokens.iter().zip((0..).map(|i| i * 7)) {
+            assert_eq!(words.find(token), Some(id), "{token:?}");
+        }
+        for other in others {
+            assert_eq!(words.find(other), None, "{other:?}");
+        }
+        words
+    }
+
+    #[test]
+    fn words_of_every_length_are_found_and_nothing_else_is() {
+        let (tokens, others): (Vec<_>, Vec<_>) = (0..100_000u32)
+            .map(|i| {
+                // Of every length some that differ in the last byte alone, and zeros at the end.
+                let mut token = format!("{:?}", i / 40).repeat(8).into_bytes();
+                token.truncate(i as usize / 20 % 40);
+                token.extend([i as u8 % 20, 0, 0].iter().take(1 + i as usize / 800 % 3));
+                token
+            })
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .partition(|token| token.last().is_some_and(|&byte| byte % 3 < 2));
+        let words = check(&tokens, &others);
+        assert_eq!(words.others.shortest, INSIDE + 1);
+        check(&tokens[..1], &tokens[1..]);
+        check(&[], &others);
+    }
+
+    #[test]
+    fn words_of_the_same_hash_are_found() {
+        let token = |i: u16| [&0x9e37_79b9_7f4a_7c15_u64.to_le_bytes()[..], &i.to_le_bytes()].concat();
+        let (tokens, others): (Vec<_>, Vec<_>) = (0..600).map(token).partition(|token| token[8] % 2 == 0);
+        assert!(tokens.iter().all(|token| hash(pack(token, 0, 10)) == 0));
+        let words = check(&tokens, &others);
+        assert_eq!((words.others.shortest, words.others.longest), (10, 10));
     }
 }

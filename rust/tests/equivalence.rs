@@ -177,15 +177,3 @@ fn batches_at_random() {
         assert!(counts.iter().zip(&expected).all(|(&count, ids)| count as usize == ids.len()));
     }
 }
-
-#[test]
-fn the_merges_alone_give_the_same_vocabulary() {
-    let (checked, quick) =
-        (gpt2(), Tokenizer::from_merges(MERGES.as_bytes(), "<|endoftext|>").expect("published files"));
-    assert_eq!(checked.vocabulary().len(), quick.vocabulary().len());
-    for id in 0..checked.vocabulary().len() as u32 {
-        assert_eq!(checked.vocabulary().token(id), quick.vocabulary().token(id));
-    }
-    assert_eq!(checked.unreachable_tokens(), [0u32; 0]);
-    assert_eq!(checked.vocabulary().specials(), quick.vocabulary().specials());
-}

@@ -11,10 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::sync::LazyLock;
 
-static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| {
-    let merges = include_bytes!("../../../gpt2fast/data/gpt2/merges.txt");
-    Tokenizer::from_merges(merges, "<|endoftext|>").expect("the published merges")
-});
+static GPT2: LazyLock<Tokenizer> = LazyLock::new(Tokenizer::gpt2);
 
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
