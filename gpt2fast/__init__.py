@@ -11,9 +11,6 @@ Names are loaded when they are first used, so that a program that only tokenizes
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from gpt2fast.errors import (
     CpuLevelError,
     DeviceError,
@@ -28,7 +25,10 @@ from gpt2fast.errors import (
     UnknownTokenError,
 )
 
+TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
+    from typing import Any
+
     from gpt2fast import safetensors
     from gpt2fast.beam import Beam
     from gpt2fast.config import Config
@@ -79,6 +79,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name in _HOMES:
         value = getattr(import_module(f"gpt2fast.{_HOMES[name]}"), name)
     elif name == "safetensors":

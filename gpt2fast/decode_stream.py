@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import codecs
-from typing import Protocol
+
+TYPE_CHECKING = False  # as typing has it, which takes long to load
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class TokenBytes(Protocol):
+        """A tokenizer, as far as a stream knows it."""
+
+        def decode_single_token_bytes(self, token: int) -> bytes:
+            """The bytes of one token."""
+            ...
+
 
 __all__ = ["DecodeStream"]
-
-
-class TokenBytes(Protocol):
-    """A tokenizer, as far as a stream knows it."""
-
-    def decode_single_token_bytes(self, token: int) -> bytes:
-        """The bytes of one token."""
-        ...
 
 
 class DecodeStream:

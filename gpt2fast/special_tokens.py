@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from typing import Any, Literal, NoReturn, TypeAlias
-
 from gpt2fast.errors import InputError
-from gpt2fast.tokenizer_arguments import Text
-from gpt2fast.tokenizer_files import SpecialToken
 
-__all__ = ["Allowed", "Disallowed", "SpecialTokens"]
+TYPE_CHECKING = False  # as typing has it, which takes long to load
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Set as AbstractSet
+    from typing import Any, Literal, NoReturn, TypeAlias
 
-Allowed: TypeAlias = Literal["all"] | AbstractSet[str]
-Disallowed: TypeAlias = Literal["all"] | Collection[str]
+    from gpt2fast.tokenizer_arguments import Text
+
+    Allowed: TypeAlias = Literal["all"] | AbstractSet[str]
+    Disallowed: TypeAlias = Literal["all"] | Collection[str]
+
+__all__ = ["END_OF_TEXT", "SpecialToken", "SpecialTokens"]
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+class SpecialToken:
+    """A token that stands for itself wherever its text is allowed to count."""
+
+    def __init__(self, id: int, lstrip: bool = False, rstrip: bool = False) -> None:
+        self.id = id
+        #: White space to the left, to the right, belongs to the token (RoBERTa's `<mask>`).
+        self.lstrip, self.rstrip = lstrip, rstrip
 
 
 class SpecialTokens:
@@ -47,20 +58,17 @@ class SpecialTokens:
         if not allowed:
             yield text, None
             return
+        from gpt2fast.special_patterns import with_spaces
+
         is_str = isinstance(text, str)
+        tokens = frozenset((name, self._tokens[name].lstrip, self._tokens[name].rstrip) for name in allowed)
         view = text if is_str else memoryview(text)
         start = 0
-        for match in _pattern(frozenset((name, self._tokens[name]) for name in allowed), is_str).finditer(view):
+        for match in with_spaces(tokens, is_str).finditer(view):
             name = match[match.lastindex or 0]
             yield view[start : match.start()], self.ids[name if is_str else bytes(name).decode()]
             start = match.end()
         yield view[start:], None
-
-
-@functools.lru_cache(maxsize=64)
-def _any_pattern(names: frozenset[str], is_str: bool) -> re.Pattern[Any]:
-    pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    return re.compile(pattern) if is_str else re.compile(pattern.encode())
 
 
 def _find(text: Any, names: frozenset[str]) -> str | None:
@@ -71,21 +79,13 @@ def _find(text: Any, names: frozenset[str]) -> str | None:
             return name if name in text else None
         if isinstance(text, bytes):
             return name if name.encode() in text else None
-    match = _any_pattern(names, isinstance(text, str)).search(text)
+    from gpt2fast.special_patterns import any_of
+
+    match = any_of(names, isinstance(text, str)).search(text)
     if match is None:
         return None
     found: str | bytes = match[0]
     return found if isinstance(found, str) else bytes(found).decode()
-
-
-@functools.lru_cache(maxsize=64)
-def _pattern(tokens: frozenset[tuple[str, Any]], is_str: bool) -> re.Pattern[Any]:
-    """A pattern for (text, SpecialToken) pairs, longest first; the group that matched is the token."""
-    parts = []
-    for name, token in sorted(tokens, key=lambda item: (-len(item[0]), item[0])):
-        parts.append(r"\s*" * token.lstrip + f"({re.escape(name)})" + r"\s*" * token.rstrip)
-    pattern = "|".join(parts)
-    return re.compile(pattern) if is_str else re.compile(pattern.encode())
 
 
 def _refuse(token: str) -> NoReturn:

@@ -5,28 +5,35 @@ The work is done in Rust (`gpt2fast._bpe`); here are the defaults, the policy fo
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 from gpt2fast import _bpe
 from gpt2fast.decode_stream import DecodeStream
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
-from gpt2fast.special_tokens import Allowed, Disallowed, SpecialTokens
+from gpt2fast.gpt2_files import GPT2Files
+from gpt2fast.special_tokens import END_OF_TEXT, SpecialTokens
 from gpt2fast.threads import resolve_num_threads
-from gpt2fast.tokenizer_arguments import Text, as_ids, as_text, as_texts, id_dtype, is_unicode, no_text, no_texts
-from gpt2fast.tokenizer_files import END_OF_TEXT, TokenizerFiles, read_directory, read_gpt2, read_vocab_and_merges
+from gpt2fast.tokenizer_arguments import as_ids, as_text, as_texts, id_dtype, is_unicode, no_text, no_texts
 
+# Large modules of the standard library are loaded by what needs them: typing and pathlib alone take several times as
+# long as all that happens before the first text is encoded.
+TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+    from typing import Any
+
     import numpy as np
     import numpy.typing as npt
+
+    from gpt2fast.special_tokens import Allowed, Disallowed
+    from gpt2fast.tokenizer_arguments import Text
+    from gpt2fast.tokenizer_files import TokenizerFiles
 
 __all__ = ["DecodeStream", "Tokenizer", "get_encoding"]
 
 _GPT2_NAMES = ("gpt2", "r50k_base")
-_GPT2_FILES = Path(__file__).parent / "data" / "gpt2"
+# By name, however it was passed: a tokenizer pickles as its name only where there is one of that name.
+_encodings: dict[str, Tokenizer] = {}
 
 
 def get_encoding(name: str = "gpt2") -> Tokenizer:
@@ -39,14 +46,9 @@ def get_encoding(name: str = "gpt2") -> Tokenizer:
     """
     if name not in _GPT2_NAMES:
         raise InputError(f"unknown encoding {name!r}; expected one of {', '.join(map(repr, _GPT2_NAMES))}")
-    return _encoding(name)
-
-
-@functools.cache
-def _encoding(name: str) -> Tokenizer:
-    """By name, however it was passed: a tokenizer pickles as its name only where there is one of that name."""
-    files = read_gpt2(_GPT2_FILES / "vocab.json", _GPT2_FILES / "merges.txt")
-    return Tokenizer(files, name=name)
+    if name not in _encodings:
+        _encodings.setdefault(name, Tokenizer(GPT2Files(), name=name))  # another thread may have been quicker
+    return _encodings[name]
 
 
 class Tokenizer:
@@ -57,7 +59,7 @@ class Tokenizer:
     character that is no letter, number or space), and every byte survives the round trip.
     """
 
-    def __init__(self, files: TokenizerFiles, *, name: str) -> None:
+    def __init__(self, files: TokenizerFiles | GPT2Files, *, name: str) -> None:
         #: What this tokenizer is called.
         self.name = name
         self._files = files
@@ -66,6 +68,7 @@ class Tokenizer:
         # At hand for `encode`, whose usual case is quick.
         self._encode = self._bpe.encode
         self._only_special = self._special.only
+        self._sorted: list[bytes] | None = None
 
     @classmethod
     def from_files(cls, vocab: str | Path, merges: str | Path, *, special_tokens: Sequence[str] = ()) -> Tokenizer:
@@ -74,6 +77,10 @@ class Tokenizer:
         `<|endoftext|>` is a special token where the vocabulary has it; `special_tokens` names further ones.  Raises
         MissingFileError, and InputError that names the file and the key or line where they are not acceptable.
         """
+        from pathlib import Path
+
+        from gpt2fast.tokenizer_files import read_vocab_and_merges
+
         return cls(read_vocab_and_merges(vocab, merges, tuple(special_tokens)), name=Path(vocab).parent.name or "vocab")
 
     @classmethod
@@ -83,6 +90,10 @@ class Tokenizer:
         Any byte-level BPE with GPT-2's split is read (GPT-2, RoBERTa, OPT, GPT-Neo …); its added tokens are special.
         Raises MissingFileError, and InputError that names a setting that is not supported.
         """
+        from pathlib import Path
+
+        from gpt2fast.tokenizer_files import read_directory
+
         return cls(read_directory(directory), name=Path(directory).resolve().name)
 
     def save_pretrained(self, directory: str | Path) -> None:
@@ -288,7 +299,7 @@ class Tokenizer:
 
         text = as_text(text)
         allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
-        return split_unstable(self._bpe, self._special.parts(text, allowed), self._sorted_tokens)
+        return split_unstable(self._bpe, self._special.parts(text, allowed), self._sorted_tokens())
 
     def encode_single_token(self, text_or_bytes: str | bytes) -> int:
         """The id of the token, special or not, that is exactly this text.  Raises UnknownTokenError (a KeyError)."""
@@ -422,20 +433,21 @@ class Tokenizer:
 
     def token_byte_values(self) -> list[bytes]:
         """The bytes of all ordinary tokens, sorted."""
-        return list(self._sorted_tokens)
+        return list(self._sorted_tokens())
 
     def byte_symbols(self) -> list[str]:
         """The 256 characters that stand for bytes in vocab.json and merges.txt, by byte."""
         return _bpe.byte_symbols()
 
-    @functools.cached_property
     def _sorted_tokens(self) -> list[bytes]:
-        special = set(self._special.ids.values())
-        return sorted(self._bpe.token(i) or b"" for i in range(self.n_vocab) if i not in special)
+        if self._sorted is None:
+            special = set(self._special.ids.values())
+            self._sorted = sorted(self._bpe.token(i) or b"" for i in range(self.n_vocab) if i not in special)
+        return self._sorted
 
     def _range(self) -> str:
         return f"{self.name!r} has the ids 0 to {self.max_token_value}"
 
 
-def _restore(files: TokenizerFiles, name: str) -> Tokenizer:
+def _restore(files: TokenizerFiles | GPT2Files, name: str) -> Tokenizer:
     return Tokenizer(files, name=name)

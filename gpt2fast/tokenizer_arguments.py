@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpt2fast.errors import InputError, InputTypeError
 
+TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeAlias
+
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Text", "as_ids", "as_text", "as_texts", "id_dtype", "is_unicode", "no_text", "no_texts"]
+    #: str, or anything that holds bytes: bytes, bytearray, memoryview, mmap.
+    Text: TypeAlias = Any
 
-#: str, or anything that holds bytes: bytes, bytearray, memoryview, mmap.
-Text: TypeAlias = Any
+__all__ = ["as_ids", "as_text", "as_texts", "id_dtype", "is_unicode", "no_text", "no_texts"]
 
 # A vocabulary of this size or less has ids of 16 bits.
 _U16 = 1 << 16

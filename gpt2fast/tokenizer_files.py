@@ -8,27 +8,9 @@ from typing import Any, NamedTuple
 
 from gpt2fast._bpe import Bpe
 from gpt2fast.errors import InputError, MissingFileError
+from gpt2fast.special_tokens import END_OF_TEXT, SpecialToken
 
-__all__ = [
-    "END_OF_TEXT",
-    "SpecialToken",
-    "TokenizerFiles",
-    "read_directory",
-    "read_tokenizer_json",
-    "read_vocab_and_merges",
-]
-
-END_OF_TEXT = "<|endoftext|>"
-
-
-# Named tuples: importing dataclasses takes as long as reading GPT-2's merges.
-class SpecialToken(NamedTuple):
-    """A token that stands for itself wherever its text is allowed to count."""
-
-    id: int
-    #: White space to the left, to the right, belongs to the token (RoBERTa's `<mask>`).
-    lstrip: bool = False
-    rstrip: bool = False
+__all__ = ["TokenizerFiles", "read_directory", "read_tokenizer_json", "read_vocab_and_merges"]
 
 
 class TokenizerFiles(NamedTuple):
@@ -39,15 +21,10 @@ class TokenizerFiles(NamedTuple):
     specials: dict[str, SpecialToken]
     vocabulary_source: str = "vocabulary"
     merges_source: str = "merges"
-    #: The files are GPT-2's, whose encoder is part of `gpt2fast._bpe`; tests/test_vocabulary_files.py proves that it is
-    #: what building it from the files comes to.
-    are_gpt2: bool = False
 
     def build(self) -> Bpe:
         """The encoder.  Raises InputError that names the file and the key or line where they are not acceptable."""
         try:
-            if self.are_gpt2:
-                return Bpe.gpt2()
             return Bpe(self.vocabulary, self.merges, [(text, token.id) for text, token in self.specials.items()])
         except ValueError as error:
             kind, message = error.args
@@ -100,12 +77,6 @@ def read_vocab_and_merges(vocab: str | Path, merges: str | Path, specials: tuple
         elif text in specials:
             raise InputError(f"{vocab}: there is no token {text!r}, which was named as special")
     return TokenizerFiles(vocabulary, _read(merges), found, str(vocab), str(merges))
-
-
-def read_gpt2(vocab: Path, merges: Path) -> TokenizerFiles:
-    """The files of GPT-2 itself, which ship with this package: known to be good, so not checked again."""
-    specials = {END_OF_TEXT: SpecialToken(50256)}
-    return TokenizerFiles(_read(vocab), _read(merges), specials, str(vocab), str(merges), are_gpt2=True)
 
 
 def read_directory(directory: str | Path) -> TokenizerFiles:

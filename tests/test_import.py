@@ -32,6 +32,13 @@ def test_tokenizing_loads_neither_engine_nor_numpy():
     assert not loaded & {"numpy", "gpt2fast.model", "gpt2fast.kernels", *OPTIONAL}
 
 
+def test_tokenizing_loads_no_large_module_of_the_standard_library():
+    # What makes a start slow; `site` may have loaded some of them before.
+    large = {"collections", "contextlib", "enum", "functools", "inspect", "json", "pathlib", "re", "typing", "urllib"}
+    loaded = loaded_by("import gpt2fast; gpt2fast.get_encoding('gpt2').encode('hello')") - loaded_by("pass")
+    assert not loaded & large
+
+
 def test_generating_loads_nothing_optional():
     loaded = loaded_by("import gpt2fast; gpt2fast.load('demo').generate('Once', max_new_tokens=2)")
     assert not loaded & OPTIONAL
