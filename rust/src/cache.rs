@@ -34,7 +34,7 @@ impl Ids {
         few[FEW - 1] = ids.len() as u16;
         let fits = narrow(ids, &mut few);
         let few = Self(few);
-        (fits && few.len() == ids.len()).then_some(few)
+        (fits && few.count() == ids.len()).then_some(few)
     }
 
     /// All eight places.
@@ -44,12 +44,12 @@ impl Ids {
     }
 
     #[inline(always)]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         usize::from(self.0[FEW - 1]).min(FEW)
     }
 
     pub fn get(&self) -> &[u16] {
-        &self.0[..self.len()]
+        &self.0[..self.count()]
     }
 }
 
@@ -222,9 +222,9 @@ impl Cache {
         let oldest = std::mem::replace(&mut self.short[2 * set + 1], older);
         if oldest.key != 0 {
             let beside = &mut self.short[2 * (set ^ 1)..][..2];
-            match beside.iter_mut().rev().find(|entry| entry.ids.len() <= 1) {
+            match beside.iter_mut().rev().find(|entry| entry.ids.count() <= 1) {
                 Some(entry) => *entry = oldest,
-                None if oldest.ids.len() > 1 => beside[1] = oldest,
+                None if oldest.ids.count() > 1 => beside[1] = oldest,
                 None => {}
             }
         }

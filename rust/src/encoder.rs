@@ -258,7 +258,7 @@ impl Tokenizer {
                 // SAFETY: room for eight ids was made for each piece from here on. What is put beyond `count` the next
                 // ones are put on top of.
                 unsafe { O::put_eight(end.add(put), ids.all()) };
-                put += ids.len();
+                put += ids.count();
                 continue;
             }
             // SAFETY: so many were put.
@@ -297,7 +297,7 @@ impl Tokenizer {
             let place = pieces.place(key);
             if pieces.get(key, place).is_some() || pieces.bring_back(key, place) {
                 if let Some(ids) = pieces.get(key, place) {
-                    hole.count = ids.len();
+                    hole.count = ids.count();
                     for (to, &id) in hole.ids.iter_mut().zip(ids.get()) {
                         *to = u32::from(id);
                     }

@@ -40,7 +40,7 @@ impl Holes {
     /// Leave room for the ids of a piece; true where there may be no more holes.
     pub fn leave<O: Output>(&mut self, key: Key, hash: u64, out: &mut O) -> bool {
         let hole = &mut self.holes[self.count];
-        (hole.key, hole.hash, hole.at) = (key, hash, out.len());
+        (hole.key, hole.hash, hole.at) = (key, hash, out.count());
         let room = hole.room();
         out.reserve(room);
         // SAFETY: room was made; what it holds is replaced before anyone sees it.
@@ -55,7 +55,7 @@ impl Holes {
 
     /// Put the ids into the holes, and move together what was put between them.
     pub fn close<O: Output>(&mut self, out: &mut O) {
-        let len = out.len();
+        let len = out.count();
         let end = out.end();
         let place = |at: usize| unsafe { end.sub(len - at) };
         let mut to = self.holes[0].at;

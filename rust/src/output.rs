@@ -10,7 +10,7 @@ pub trait Output {
     fn reserve(&mut self, room: usize);
 
     /// The number of ids so far.
-    fn len(&self) -> usize;
+    fn count(&self) -> usize;
 
     /// Where the next id goes.
     fn end(&mut self) -> *mut Self::Item;
@@ -86,7 +86,7 @@ impl<I: Id> Output for Vec<I> {
     }
 
     #[inline(always)]
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         Vec::len(self)
     }
 
@@ -143,7 +143,7 @@ impl<const ROOM: usize> Output for Few<ROOM> {
     }
 
     #[inline(always)]
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.count
     }
 
@@ -177,7 +177,7 @@ impl Output for usize {
     fn reserve(&mut self, _: usize) {}
 
     #[inline(always)]
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         *self
     }
 
