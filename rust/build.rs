@@ -8,6 +8,8 @@
 mod lazy;
 #[path = "src/merges.rs"]
 mod merges;
+#[path = "src/pairs.rs"]
+mod pairs;
 #[path = "src/prefixes.rs"]
 mod prefixes;
 #[path = "src/symbols.rs"]
@@ -53,10 +55,12 @@ fn main() {
     tokens.push(SPECIAL.as_bytes().to_vec());
     merges.finish(tokens.iter().map(|token| token.len() as u32));
     // What is written there besides the tables.
-    assert!(merges.homeless.is_empty() && merges.in_order && merges.first_product == Some(256));
+    assert!(merges.pairs.homeless.is_empty() && merges.in_order && merges.first_product == Some(256));
     assert!(words.others.shortest == 14 && words.others.longest == 128);
 
-    write("slots", merges.slots.iter().map(|slot| slot.to_le_bytes()));
+    write("pair_pilots", merges.pairs.pilots.iter().map(|pilot| pilot.to_le_bytes()));
+    write("pair_multiplier", [merges.pairs.multiplier.to_le_bytes()]);
+    write("pairs", merges.pairs.entries.iter().map(|entry| entry.to_le_bytes()));
     write("list", merges.list.as_flattened().iter().map(|id| id.to_le_bytes()));
     write("byte_ids", merges.byte_ids.map(u32::to_le_bytes));
     write("byte_pairs", merges.byte_pairs.iter().map(|rank| rank.to_le_bytes()));

@@ -133,19 +133,14 @@ impl<K: Keys> Lane<K> {
         let (at, rank) = (best as usize & (K::PLACES - 1), best >> 6);
         let after = self.begins & (!1 << at);
         let gone = after.trailing_zeros() as usize & 63;
-        if !merges.is_of(rank, self.ids[at], self.ids[gone]) {
-            // A rank that was too low.
-            self.keys.set(at, merges.rank(self.ids[at], self.ids[gone]) << 6 | at as u32);
-            return true;
-        }
         let id = merges.product(rank);
         let next = (after & after.wrapping_sub(1)).trailing_zeros() as usize & 63;
         let previous = 63 - (self.begins & !(!0 << at) | 1).leading_zeros() as usize;
         self.begins ^= 1 << gone;
         self.ids[at] = id;
         self.keys.set(gone, NO_PAIR);
-        self.keys.set(at, merges.likely_rank(id, self.ids[next]) << 6 | at as u32);
-        self.keys.set(previous, merges.likely_rank(self.ids[previous], id) << 6 | previous as u32);
+        self.keys.set(at, merges.rank(id, self.ids[next]) << 6 | at as u32);
+        self.keys.set(previous, merges.rank(self.ids[previous], id) << 6 | previous as u32);
         true
     }
 

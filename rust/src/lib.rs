@@ -17,6 +17,7 @@ pub mod lazy;
 pub mod merge;
 pub mod merges;
 pub mod output;
+pub mod pairs;
 pub mod prefixes;
 pub mod pretokenize;
 pub mod scan;

@@ -9,6 +9,7 @@
 //! - Slots of 64 bits, two for a place, half a MiB, no comparing later: 240; 330-420, and slower for long pieces.
 
 use crate::lazy::Lazy;
+use crate::pairs::Pairs;
 use crate::prefixes::{Builder, Prefixes};
 use crate::words::FastMap;
 use std::borrow::Cow;
@@ -18,17 +19,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const NEVER: u32 = u32::MAX;
 
 /// The merges by their pair of ids, and what merging needs of the tokens; never changed after loading.
-///
-/// Each pair has two places in the table and is in one of them (cuckoo hashing): looking for it is two loads and no
-/// branch, which is what counts, as nobody can predict which pairs merge. A slot is 12 bits of the pair's hash and its
-/// rank, inverted, so that zero is none. What a look-up finds is the lowest rank that it can be: one in thousands belongs
-/// to another pair, which is found out when it is its turn to merge ([`Merges::likely_rank`]). So the table is small
-/// enough for the second-level cache: half a MiB for GPT-2.
 pub struct Merges {
-    pub(crate) slots: Cow<'static, [u32]>,
-    pub(crate) shift: u32,
-    /// Pairs that found no room, which takes a list of merges made for that.
-    pub(crate) homeless: FastMap<u64, u32>,
+    pub(crate) pairs: Pairs,
+    /// The pairs until all are known.
+    pub(crate) pushed: FastMap<[u32; 2], ()>,
     /// Left and right token by rank.
     pub(crate) list: Cow<'static, [[u32; 2]]>,
     /// The token that each makes; empty where they follow one by one.
@@ -52,19 +46,16 @@ pub struct Merges {
 
 impl Merges {
     /// The rank after every other: no merge.
-    pub const NONE: u32 = (1 << Self::RANK_BITS) - 1;
+    pub const NONE: u32 = Pairs::NONE;
     /// No token, which merges with none.
     pub const NO_TOKEN: u32 = Self::MAX_TOKENS as u32;
     /// More tokens than this, or merges, are not supported.
-    pub const MAX_TOKENS: usize = (1 << Self::RANK_BITS) - 1;
-    const RANK_BITS: u32 = 20;
+    pub const MAX_TOKENS: usize = Pairs::NONE as usize;
 
     pub(crate) fn with_capacity(count: usize, byte_ids: [u32; 256]) -> Self {
-        let slots = (2 * count).next_power_of_two().max(4);
         Self {
-            slots: vec![0; slots].into(),
-            shift: Self::shift(slots),
-            homeless: FastMap::default(),
+            pairs: Pairs::new(&[]),
+            pushed: FastMap::default(),
             list: Vec::with_capacity(count).into(),
             products: Vec::with_capacity(count),
             first_product: None,
@@ -78,47 +69,13 @@ impl Merges {
         }
     }
 
-    /// How far hashes are shifted for a table of so many slots.
-    pub(crate) fn shift(slots: usize) -> u32 {
-        64 - slots.trailing_zeros()
-    }
-
-    #[inline(always)]
-    fn pair([left, right]: [u32; 2]) -> u64 {
-        u64::from(left) << 32 | u64::from(right)
-    }
-
-    /// The two places of a pair, and what its slot holds, for a rank of 0.
-    #[inline(always)]
-    fn places(&self, left: u32, right: u32) -> ([usize; 2], u32) {
-        let pair = Self::pair([left, right]);
-        let [one, other] = [0x9e37_79b9_7f4a_7c15_u64, 0xd6e8_feb8_6659_fd93].map(|many| pair.wrapping_mul(many));
-        ([one, other].map(|hash| (hash >> self.shift) as usize), !((one >> 24) as u32 & !0 << Self::RANK_BITS))
-    }
-
     /// Add the merge that ranks after all so far; false where the pair is there already, or there are too many.
     pub(crate) fn push(&mut self, left: u32, right: u32, product: u32) -> bool {
-        let rank = self.list.len() as u32;
-        // At most half full.
-        if rank >= Self::NONE || 2 * self.list.len() >= self.slots.len() || self.rank(left, right) != Self::NONE {
+        if self.list.len() >= Self::NONE as usize || self.pushed.insert([left, right], ()).is_some() {
             return false;
         }
         self.list.to_mut().push([left, right]);
         self.products.push(product);
-        let ([mut place, _], mut slot) = self.places(left, right);
-        slot ^= rank;
-        for _ in 0..100 {
-            // Whoever was here goes to its other place.
-            slot = std::mem::replace(&mut self.slots.to_mut()[place], slot);
-            if slot == 0 {
-                return true;
-            }
-            let [left, right] = self.list[(!slot & Self::NONE) as usize];
-            let ([one, other], _) = self.places(left, right);
-            place ^= one ^ other;
-        }
-        let rank = !slot & Self::NONE;
-        self.homeless.insert(Self::pair(self.list[rank as usize]), rank);
         true
     }
 
@@ -128,6 +85,8 @@ impl Merges {
     /// as far as lower ranks go; that is known when the ranks are gone through from the lowest, unless a merge ranks
     /// before one that makes its own tokens.
     pub(crate) fn finish(&mut self, lengths: impl Iterator<Item = u32>) {
+        self.pairs = Pairs::new(&self.list);
+        self.pushed = FastMap::default();
         self.lengths = lengths.collect();
         let mut byte_of = vec![0; self.lengths.len()];
         self.ages = vec![NEVER; self.lengths.len()].into();
@@ -234,41 +193,7 @@ impl Merges {
     /// The rank of the merge of two adjacent tokens, [`Merges::NONE`] where there is none.
     #[inline(always)]
     pub fn rank(&self, left: u32, right: u32) -> u32 {
-        let rank = self.likely_rank(left, right);
-        if rank == Self::NONE || self.is_of(rank, left, right) {
-            return rank;
-        }
-        self.rank_of_likely(left, right)
-    }
-
-    /// The same where it is known that the lowest rank of the hash is another pair's.
-    #[cold]
-    fn rank_of_likely(&self, left: u32, right: u32) -> u32 {
-        if let Some(&rank) = self.homeless.get(&Self::pair([left, right])) {
-            return rank;
-        }
-        let (places, slot) = self.places(left, right);
-        let mut found = places.into_iter().map(|place| self.slots[place] ^ slot);
-        found.find(|&rank| rank < Self::NONE && self.is_of(rank, left, right)).unwrap_or(Self::NONE)
-    }
-
-    /// A rank that is not above [`Merges::rank`], and nearly always equal to it; [`Merges::is_of`] tells.
-    #[inline(always)]
-    pub fn likely_rank(&self, left: u32, right: u32) -> u32 {
-        // Of other pairs' slots, and empty ones, NONE or more is left.
-        let (places, slot) = self.places(left, right);
-        let [one, other] = places.map(|place| self.slots[place] ^ slot);
-        let least = one.min(other).min(Self::NONE);
-        if !self.homeless.is_empty() {
-            return self.homeless.get(&Self::pair([left, right])).map_or(least, |&rank| rank.min(least));
-        }
-        least
-    }
-
-    /// Whether a rank is that of the merge of two tokens.
-    #[inline(always)]
-    pub fn is_of(&self, rank: u32, left: u32, right: u32) -> bool {
-        self.list[rank as usize] == [left, right]
+        self.pairs.rank(left, right)
     }
 
     /// The same for two single bytes.
