@@ -1,6 +1,7 @@
 //! What each level of processors does by vector instructions: 64 bytes at a time as bit masks, a bit for a byte, and pieces
 //! as keys.
 
+use crate::unicode::class_of;
 use crate::words::{self, Key};
 
 /// Bytes that are looked at together.
@@ -38,6 +39,35 @@ pub trait Level {
     /// # Safety
     /// As [`Level::classify`].
     unsafe fn high_bits(block: &[u8; BLOCK]) -> HighBits;
+
+    /// The classes of the characters of two and three bytes that begin at the places of two masks and end inside the
+    /// block: the low bit and the high bit of each. None where one is written with more bytes than it needs.
+    ///
+    /// # Safety
+    /// As [`Level::classify`].
+    #[inline(always)]
+    unsafe fn classes(block: &[u8; BLOCK], mut two: u64, mut three: u64) -> Option<[u64; 2]> {
+        let (mut low, mut top, mut good) = (0, 0, true);
+        let bits = |i: u32, mask: u8| u32::from(block[i as usize & (BLOCK - 1)] & mask);
+        let mut add = |i: u32, code_point: u32, least: u32| {
+            // No branches on the class: in most scripts they would be taken at random.
+            let class = class_of(code_point) as u64;
+            low |= (class & 1) << i;
+            top |= (class >> 1) << i;
+            good &= code_point >= least;
+        };
+        while two != 0 {
+            let i = two.trailing_zeros();
+            two &= two - 1;
+            add(i, bits(i, 0x1f) << 6 | bits(i + 1, 0x3f), 0x80);
+        }
+        while three != 0 {
+            let i = three.trailing_zeros();
+            three &= three - 1;
+            add(i, bits(i, 0x0f) << 12 | bits(i + 1, 0x3f) << 6 | bits(i + 2, 0x3f), 0x800);
+        }
+        good.then_some([low, top])
+    }
 
     /// The block of a text's end, of less than 64 bytes, and zeros.
     ///
@@ -122,6 +152,7 @@ pub mod x86 {
     //! The same by vector instructions.
 
     use super::{Ascii, HighBits, Level, BLOCK};
+    use crate::unicode::LOW;
     use crate::words::Key;
     use std::arch::x86_64::*;
 
@@ -281,6 +312,57 @@ pub mod x86 {
                     five: _mm512_test_epi8_mask(bytes, _mm512_set1_epi8(0x20)),
                     four: _mm512_test_epi8_mask(bytes, _mm512_set1_epi8(0x10)),
                 }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn classes(block: &[u8; BLOCK], two: u64, three: u64) -> Option<[u64; 2]> {
+            let begins = two | three;
+            // SAFETY: the whole block, and pages of the table; the caller has AVX-512 VBMI2.
+            unsafe {
+                let bytes = _mm512_loadu_si512(block.as_ptr().cast());
+                // The first bytes of these at most 32 characters side by side, their second ones, and their third ones.
+                let nth = |nth| _mm512_castsi512_si256(_mm512_maskz_compress_epi8(begins << nth, bytes));
+                let [first, second, third] = [nth(0), nth(1), nth(2)];
+                let is_two = _mm256_cmplt_epu8_mask(first, _mm256_set1_epi8(0xe0_u8 as i8));
+                // Sixty-four code points are a page.
+                let [high, low] = [first, second].map(|bytes| _mm512_cvtepu8_epi16(bytes));
+                let and = |bits, mask| _mm512_and_si512(bits, _mm512_set1_epi16(mask));
+                let page_of_three = _mm512_or_si512(_mm512_slli_epi16::<6>(and(high, 0x0f)), and(low, 0x3f));
+                let page = _mm512_mask_blend_epi16(is_two, page_of_three, and(high, 0x1f));
+                let least = _mm512_mask_blend_epi16(is_two, _mm512_set1_epi16(0x800 >> 6), _mm512_set1_epi16(2));
+                let count = begins.count_ones();
+                let there = ((1_u64 << count) - 1) as u32;
+                if _mm512_mask_cmplt_epu16_mask(there, page, least) != 0 {
+                    return None;
+                }
+                let between = |from: u16, to: u16| {
+                    let offset = _mm512_sub_epi16(page, _mm512_set1_epi16(from as i16));
+                    _mm512_cmplt_epu16_mask(offset, _mm512_set1_epi16((to - from) as i16))
+                };
+                // Of Chinese characters and Korean syllables each is on another page, but all are letters.
+                let letters = between(0x4e00 >> 6, 0xa000 >> 6) | between(0xac00 >> 6, 0xd780 >> 6);
+                let place = _mm256_and_si256(_mm256_mask_blend_epi8(is_two, third, second), _mm256_set1_epi8(0x3f));
+                let four = _mm256_and_si256(_mm256_srli_epi16::<2>(place), _mm256_set1_epi8(0x0f));
+                let mut classes = _mm256_set1_epi8(0x55);
+                let mut pages = [0_u16; 32];
+                _mm512_storeu_si512(pages.as_mut_ptr().cast(), page);
+                let mut left = there & !letters;
+                while left != 0 {
+                    let number = pages[left.trailing_zeros() as usize];
+                    let same = left & _mm512_cmpeq_epi16_mask(page, _mm512_set1_epi16(number as i16));
+                    let table = LOW.0.as_ptr().add(16 * usize::from(number & 0x3ff));
+                    let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
+                    classes = _mm256_mask_shuffle_epi8(classes, same, table, four);
+                    left &= !same;
+                }
+                // Four classes are in each byte; which of them it is, the place says.
+                let bit = |first: i32| {
+                    let bits = _mm256_set1_epi32(first.wrapping_mul(0x4010_0401));
+                    let wanted = _mm256_and_si256(place, _mm256_set1_epi8(3));
+                    u64::from(_mm256_test_epi8_mask(classes, _mm256_shuffle_epi8(bits, wanted)) & there)
+                };
+                Some([_pdep_u64(bit(1), begins), _pdep_u64(bit(2), begins)])
             }
         }
 

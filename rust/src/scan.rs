@@ -41,38 +41,24 @@ impl Classes {
     }
 }
 
-/// The classes of the characters of two, three and four bytes that begin at the places of three masks and end inside
-/// the block: the low bit and the high bit of each. None where one is written with more bytes than it needs, or beyond
-/// U+10FFFF, which is no UTF-8; nor are surrogates, but these are of class Other like bytes that are not UTF-8.
+/// The same for characters of four bytes; beyond U+10FFFF there is no UTF-8.
 #[inline(always)]
-fn classes_of(block: &[u8; BLOCK], [mut two, mut three, mut four]: [u64; 3]) -> Option<[u64; 2]> {
-    let (mut low, mut top, mut good) = (0, 0, true);
+fn classes_of_four(block: &[u8; BLOCK], mut four: u64) -> Option<[u64; 2]> {
+    let (mut low, mut top) = (0, 0);
     let bits = |i: u32, mask: u8| u32::from(block[i as usize & (BLOCK - 1)] & mask);
-    let mut add = |i: u32, code_point: u32, least: u32| {
-        // No branches on the class: in most scripts they would be taken at random.
-        let class = class_of(code_point) as u64;
-        low |= (class & 1) << i;
-        top |= (class >> 1) << i;
-        good &= (code_point >= least) & (code_point < 0x110000);
-    };
-    while two != 0 {
-        let i = two.trailing_zeros();
-        two &= two - 1;
-        add(i, bits(i, 0x1f) << 6 | bits(i + 1, 0x3f), 0x80);
-    }
-    while three != 0 {
-        let i = three.trailing_zeros();
-        three &= three - 1;
-        add(i, bits(i, 0x0f) << 12 | bits(i + 1, 0x3f) << 6 | bits(i + 2, 0x3f), 0x800);
-    }
     while four != 0 {
         let i = four.trailing_zeros();
         four &= four - 1;
-        let code_point = bits(i, 0x0f) << 18 | bits(i + 1, 0x3f) << 12 | bits(i + 2, 0x3f) << 6 | bits(i + 3, 0x3f);
         // Bytes from 0xf8 on begin no character: with the bit 0x08 they come out above U+10FFFF.
-        add(i, code_point, 0x10000);
+        let code_point = bits(i, 0x0f) << 18 | bits(i + 1, 0x3f) << 12 | bits(i + 2, 0x3f) << 6 | bits(i + 3, 0x3f);
+        if !(0x10000..0x110000).contains(&code_point) {
+            return None;
+        }
+        let class = class_of(code_point) as u64;
+        low |= (class & 1) << i;
+        top |= (class >> 1) << i;
     }
-    good.then_some([low, top])
+    Some([low, top])
 }
 
 /// Goes through a text block by block; see [`Scanner::next_block`].
@@ -160,8 +146,12 @@ impl<'a> Scanner<'a> {
         // The one that ends in the next block.
         let last = begins & 1 << 63 | long & 3 << 62 | longest & 7 << 61;
         if goes_on == begins << 1 | long << 2 | longest << 3 {
-            if let Some([low, top]) = classes_of(block, [begins & !five, long & !four, longest].map(|set| set & !last))
+            // SAFETY: passed on.
+            let most = unsafe { L::classes(block, begins & !five & !last, long & !four & !last) };
+            if let (Some([low, top]), Some([low_of_four, top_of_four])) =
+                (most, classes_of_four(block, longest & !last))
             {
+                let (low, top) = (low | low_of_four, top | top_of_four);
                 let all = |begins: u64| begins | begins << 1 | (begins & long) << 2 | (begins & longest) << 3;
                 found.letter |= all(low & !top);
                 found.number |= all(top & !low);

@@ -20,7 +20,7 @@ pub enum Class {
 #[inline(always)]
 pub fn class_of(code_point: u32) -> Class {
     const CLASSES: [Class; 4] = [Class::Other, Class::Letter, Class::Number, Class::Space];
-    let two_bits = match LOW.get(code_point as usize >> 2) {
+    let two_bits = match LOW.0.get(code_point as usize >> 2) {
         Some(four) => four >> ((code_point & 3) * 2),
         None => two_bits_of(code_point),
     };
@@ -37,7 +37,11 @@ const fn two_bits_of(code_point: u32) -> u8 {
 }
 
 /// The same for code points below U+10000 without the index: nearly all text finds its class with one load.
-static LOW: [u8; 1 << 14] = low();
+pub static LOW: Low = Low(low());
+
+/// Its bytes, four classes in each, to be read four bytes at a time as well.
+#[repr(C, align(64))]
+pub struct Low(pub [u8; 1 << 14]);
 
 const fn low() -> [u8; 1 << 14] {
     let mut table = [0; 1 << 14];
