@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,48 @@ def test_any_string(text):
     assert ENC.encode_ordinary(text) == expected
     assert ENC.encode(text, disallowed_special=()) == expected
     assert ENC.count(text) == len(expected)
+
+
+# Python keeps one, two or four bytes a character, which are made into UTF-8 so many characters at a time.
+PART = 1 << 14
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from([*"a éя漢🙂\n\ud83d\ude42\udc00", "'ll", "  "]), max_size=12).map("".join),
+    st.sampled_from(["ab ", "é", "我 ", "🙂", "\ud83d ", "x\ude42"]),
+    st.integers(-2, 12),
+)
+@example("\ud83d\ude42", "ab ", 1)
+def test_borders_of_parts_of_a_long_string(text, filler, before):
+    text = (filler * PART)[: PART - before] + text + filler * 3
+    expected = reference().encode_ordinary(text)
+    assert ENC.encode_ordinary(text) == expected
+    assert ENC.count(text) == len(expected)
+    assert ENC.encode_batch_flat([text, text], num_threads=2)[0].tolist() == expected * 2
+
+
+@pytest.mark.parametrize("word", ["naïve ", "我们 ", "a🙂 "])
+def test_a_string_whose_utf8_python_has(word):
+    text = word * 30
+    expected, size = ENC.encode_ordinary(text), sys.getsizeof(text)
+    assert expected == reference().encode_ordinary(word * 30)
+    assert sys.getsizeof(text) == size, "another copy of the text is kept"
+    with contextlib.suppress(SyntaxError):
+        compile(text, "<text>", "eval")  # asks for the UTF-8, which the string then keeps
+    assert sys.getsizeof(text) > size
+    assert ENC.encode_ordinary(text) == expected
+    assert ENC.encode_ordinary_batch([text]) == [expected]
+
+
+def test_subclasses_of_str():
+    class Words(str):
+        __slots__ = ("note",)
+
+    for text in ("plain words", "naïve", "我们", "a🙂", "\ud83d\ude42x\udc00"):
+        expected = reference().encode_ordinary(text)
+        assert ENC.encode_ordinary(Words(text)) == expected
+        assert ENC.encode_batch_flat([Words(text)] * 3)[0].tolist() == expected * 3
 
 
 @given(st.lists(texts, max_size=8), st.integers(1, 3))

@@ -1,32 +1,31 @@
 //! Many texts, or one long one, on many threads; the ids are those of one thread.
 
+use crate::characters::Characters;
 use crate::encoder::{Cache, Id, Tokenizer};
-use crate::pretokenize::safe_cut;
 use crate::words::prefetch;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
-/// Bytes that one thread takes at once: large against the cost of taking them, small against the caches.
+/// Bytes or characters that one thread takes at once: large against the cost of taking them, small against the caches.
 const CHUNK: usize = 1 << 18;
 
 /// A part of a text that is encoded in one go.
 struct Chunk<'a> {
-    text: &'a [u8],
+    text: Characters<'a>,
     /// Which text it belongs to.
     document: usize,
 }
 
-/// Cut the texts into chunks of about [`CHUNK`] bytes; a chunk never spans two texts.
-fn cut<'a>(texts: &[&'a [u8]]) -> Vec<Chunk<'a>> {
+/// Cut the texts into chunks of about [`CHUNK`]; a chunk never spans two texts.
+fn cut<'a>(texts: &[Characters<'a>]) -> Vec<Chunk<'a>> {
     let mut chunks = Vec::new();
-    for (document, text) in texts.iter().enumerate() {
-        let mut start = 0;
-        while start < text.len() {
-            let end =
-                if text.len() - start <= 2 * CHUNK { text.len() } else { start + safe_cut(&text[start..], CHUNK) };
-            chunks.push(Chunk { text: &text[start..end], document });
-            start = end;
+    for (document, &(mut rest)) in texts.iter().enumerate() {
+        while !rest.is_empty() {
+            let at = if rest.len() <= 2 * CHUNK { rest.len() } else { CHUNK };
+            let text;
+            (text, rest) = rest.split_at_safe_cut(at);
+            chunks.push(Chunk { text, document });
         }
     }
     chunks
@@ -136,16 +135,20 @@ const AHEAD: usize = 3;
 
 /// Have the processor fetch the beginning of a text; where it is longer, the processor sees by itself how it goes on.
 #[inline(always)]
-fn fetch(text: &[u8]) {
-    for line in text.chunks(64).take(4) {
-        prefetch(&line[0]);
+fn fetch(text: Characters<'_>) {
+    match text {
+        Characters::Utf8(text) | Characters::Latin1(text) => {
+            text.chunks(64).take(4).for_each(|line| prefetch(&line[0]))
+        }
+        Characters::Ucs2(text) => text.chunks(32).take(4).for_each(|line| prefetch(&line[0])),
+        Characters::Ucs4(text) => text.chunks(16).take(4).for_each(|line| prefetch(&line[0])),
     }
 }
 
 /// The ids of all texts in one array, and offsets: text i is `ids[offsets[i]..offsets[i + 1]]`.
 pub fn encode_batch<I: Id>(
     tokenizer: &Tokenizer,
-    texts: &[&[u8]],
+    texts: &[Characters<'_>],
     num_threads: usize,
     caches: &Caches,
 ) -> (Vec<I>, Vec<i64>) {
@@ -163,7 +166,7 @@ pub fn encode_batch<I: Id>(
                     fetch(chunk.text);
                 }
                 let before = ids.len();
-                tokenizer.encode(chunk.text, cache, &mut ids);
+                chunk.text.encode(tokenizer, cache, &mut ids);
                 ids.len() - before
             })
             .collect();
@@ -188,25 +191,25 @@ pub fn encode_batch<I: Id>(
 }
 
 /// [`encode_batch`] on one thread, straight into one array.
-fn encode_in_order<I: Id>(tokenizer: &Tokenizer, texts: &[&[u8]], cache: &mut Cache) -> (Vec<I>, Vec<i64>) {
+fn encode_in_order<I: Id>(tokenizer: &Tokenizer, texts: &[Characters<'_>], cache: &mut Cache) -> (Vec<I>, Vec<i64>) {
     let mut ids: Vec<I> = Vec::with_capacity(texts.iter().map(|text| text.len()).sum::<usize>() / 4 + 16);
     let mut offsets = Vec::with_capacity(texts.len() + 1);
     offsets.push(0);
     for (i, text) in texts.iter().enumerate() {
-        if let Some(text) = texts.get(i + AHEAD) {
+        if let Some(&text) = texts.get(i + AHEAD) {
             fetch(text);
         }
-        tokenizer.encode(text, cache, &mut ids);
+        text.encode(tokenizer, cache, &mut ids);
         offsets.push(ids.len() as i64);
     }
     (ids, offsets)
 }
 
 /// The number of ids of each text.
-pub fn count_batch(tokenizer: &Tokenizer, texts: &[&[u8]], num_threads: usize, caches: &Caches) -> Vec<i64> {
+pub fn count_batch(tokenizer: &Tokenizer, texts: &[Characters<'_>], num_threads: usize, caches: &Caches) -> Vec<i64> {
     let chunks = cut(texts);
     let parts = in_parallel(&chunks, num_threads, caches, |run, cache| {
-        run.iter().map(|chunk| tokenizer.count(chunk.text, cache)).collect::<Vec<_>>()
+        run.iter().map(|chunk| chunk.text.count(tokenizer, cache)).collect::<Vec<_>>()
     });
     let mut counts = vec![0i64; texts.len()];
     for (chunk, count) in chunks.iter().zip(parts.into_iter().flatten()) {
@@ -233,6 +236,7 @@ mod tests {
             tokenizer.encode(text, &mut Cache::default(), &mut expected);
             borders.push(expected.len() as i64);
         }
+        let texts = texts.map(Characters::Utf8);
         for threads in [1, 2, 3, 64] {
             let (ids, offsets) = encode_batch::<u32>(&tokenizer, &texts, threads, &caches);
             assert!(ids == expected && offsets == borders, "{threads} threads");

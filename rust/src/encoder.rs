@@ -54,9 +54,11 @@ pub struct Tokenizer {
     words: Words,
 }
 
-/// One thread's memory for encoding: a cache of pieces, and scratch for merging.
+/// One thread's memory for encoding: a cache of pieces, and scratch for conversion and merging.
 #[derive(Default)]
 pub struct Cache {
+    /// For [`crate::characters`].
+    pub(crate) utf8: Vec<u8>,
     pieces: Pieces,
     scratch: Scratch,
     merged: Vec<u32>,

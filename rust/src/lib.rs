@@ -1,11 +1,12 @@
 //! GPT-2's byte-level BPE tokenizer: the split into pieces, the merge loop, and batches over threads.
 //!
-//! Nothing here but `py` knows Python. The journey of a text: [`scan`] cuts it into the pieces of
+//! Nothing here but `py` and `texts` know Python. The journey of a text: [`scan`] cuts it into the pieces of
 //! [`pretokenize`], [`encoder`] looks each piece up in [`cache`] and [`words`] or merges it ([`merge`]) by the tables of
 //! [`vocabulary`]; [`batch`] does so for many texts on many threads, and [`decoder`] goes back. [`jsonl`] reads the texts of corpora.
 
 pub mod batch;
 pub mod cache;
+pub mod characters;
 pub mod classify;
 pub mod decoder;
 pub mod encoder;
@@ -25,8 +26,11 @@ mod symbols;
 pub mod table;
 pub mod unicode;
 mod unicode_table;
+pub mod utf8;
 pub mod vocabulary;
 pub mod words;
 
 #[cfg(feature = "python")]
 mod py;
+#[cfg(feature = "python")]
+mod texts;

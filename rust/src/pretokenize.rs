@@ -100,20 +100,17 @@ pub fn piece_end(text: &[u8], start: usize) -> usize {
     end
 }
 
-/// The first place at or after `at` where a text can be cut so that its pieces are those of its two parts.
+/// The first place at or after `at` where a text, UTF-8 or characters, can be cut so that its pieces are those of its two
+/// parts; its end where there is none.
 ///
 /// That is between two letters' neighbours of different kinds: before a white space character that follows a
 /// character that is none. (A piece may begin with one space, and never contains white space after anything else.)
-pub fn safe_cut(text: &[u8], at: usize) -> usize {
-    let mut cut = at;
-    while cut < text.len() {
-        let space = matches!(text[cut], b' ' | b'\t'..=b'\r');
-        if space && cut > 0 && text[cut - 1].is_ascii_graphic() {
-            return cut;
-        }
-        cut += 1;
-    }
-    text.len()
+pub fn safe_cut<U: Copy + Into<u32>>(text: &[U], at: usize) -> usize {
+    let safe = |&cut: &usize| {
+        let (before, after): (u32, u32) = (text[cut - 1].into(), text[cut].into());
+        matches!(after, 0x20 | 0x09..=0x0d) && matches!(before, 0x21..=0x7e)
+    };
+    (at.max(1)..text.len()).find(safe).unwrap_or(text.len())
 }
 
 /// The last place where a text that goes on can be cut so that its pieces are those of its two parts, whatever follows;

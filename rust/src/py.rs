@@ -3,18 +3,20 @@
 //! Policy (defaults, special tokens, error messages) is `gpt2fast/tokenizer.py`'s; this file only converts.
 
 use crate::batch::{count_batch, encode_batch, Caches};
+use crate::characters::Characters;
 use crate::decoder::Decoder;
 use crate::encoder::{Few, Id, Tokenizer, SMALL, TINY};
 use crate::jsonl;
 use crate::lazy::Lazy;
 use crate::pretokenize::{last_cut, pieces};
+use crate::texts::{read_texts, tuple_of, views, Text};
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyInt, PyList, PyMemoryView, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::raw::c_void;
@@ -24,55 +26,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SHORT_TEXT: usize = 1 << 11;
 /// Lists of so many ids together are worth a table of all integers up to the vocabulary's size.
 const MANY_IDS: usize = 1 << 10;
-
-/// An argument's bytes: the argument's own where it is a str or bytes.
-enum Text<'a, 'py> {
-    Borrowed(&'a [u8]),
-    Mended(Bound<'py, PyString>),
-    Buffer(PyBuffer<u8>),
-}
-
-impl<'a, 'py> Text<'a, 'py> {
-    #[inline(always)]
-    fn new(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
-        match object.cast::<PyString>().map(|text| text.to_str()) {
-            Ok(Ok(text)) => Ok(Self::Borrowed(text.as_bytes())),
-            _ => Self::other(object),
-        }
-    }
-
-    #[cold]
-    fn other(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
-        if let Ok(text) = object.cast::<PyString>() {
-            // Lone surrogates: what UTF-16 makes of them, pairs joined and the rest U+FFFD, as tiktoken does.
-            let units = text.call_method1("encode", ("utf-16", "surrogatepass"))?;
-            return Ok(Self::Mended(units.call_method1("decode", ("utf-16", "replace"))?.cast_into()?));
-        }
-        if let Ok(bytes) = object.cast::<PyBytes>() {
-            return Ok(Self::Borrowed(bytes.as_bytes()));
-        }
-        let view = PyMemoryView::from(object).and_then(|view| view.call_method1("cast", ("B",)));
-        match view.and_then(|view| PyBuffer::get(&view)) {
-            Ok(buffer) => Ok(Self::Buffer(buffer)),
-            Err(_) => Err(PyTypeError::new_err("expected str or contiguous bytes")),
-        }
-    }
-
-    #[inline(always)]
-    fn bytes(&self) -> PyResult<&[u8]> {
-        match self {
-            Self::Borrowed(bytes) => Ok(bytes),
-            Self::Mended(text) => Ok(text.to_str()?.as_bytes()),
-            Self::Buffer(buffer) if buffer.len_bytes() == 0 => Ok(&[]),
-            Self::Buffer(buffer) if buffer.is_c_contiguous() => {
-                // SAFETY: the buffer is contiguous, of `len_bytes` bytes, and exported until `self` is dropped. As for
-                // every native reader of buffers, the caller must not write to it from another thread meanwhile.
-                Ok(unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, buffer.len_bytes()) })
-            }
-            Self::Buffer(_) => Err(PyValueError::new_err("the buffer is not contiguous")),
-        }
-    }
-}
 
 /// An array that NumPy reads in place: `numpy.frombuffer(buffer, dtype)`.
 #[pyclass(frozen, module = "gpt2fast._bpe")]
@@ -129,7 +82,7 @@ struct Bpe {
 }
 
 impl Bpe {
-    fn flat<I: Id>(&self, texts: &[&[u8]], num_threads: usize) -> (Data, Vec<i64>)
+    fn flat<I: Id>(&self, texts: &[Characters<'_>], num_threads: usize) -> (Data, Vec<i64>)
     where
         Data: From<Vec<I>>,
     {
@@ -147,10 +100,10 @@ impl Bpe {
         }
     }
 
-    fn ids(&self, py: Python<'_>, text: &[u8]) -> Vec<u32> {
+    fn ids(&self, py: Python<'_>, text: Characters<'_>) -> Vec<u32> {
         let encode = || {
             let mut ids = Vec::with_capacity(text.len() / 3 + 4);
-            self.caches.with(|cache| self.tokenizer.encode(text, cache, &mut ids));
+            self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
             ids
         };
         if text.len() < SHORT_TEXT {
@@ -257,23 +210,6 @@ fn integers_of(ids: &Bound<'_, PyAny>) -> Option<Vec<u32>> {
     ids.cast::<PyTuple>().ok()?.iter_borrowed().map(|item| value(&item)).collect()
 }
 
-/// The texts of an iterable, held by a tuple: a list may change while other threads run.
-fn tuple_of<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
-    // SAFETY: the GIL is held; the result is a tuple or null.
-    unsafe {
-        let tuple = ffi::PySequence_Tuple(texts.as_ptr());
-        Ok(Bound::from_owned_ptr_or_err(texts.py(), tuple)?.cast_into_unchecked())
-    }
-}
-
-fn read_texts<'a, 'py>(texts: &'a Bound<'py, PyTuple>) -> PyResult<Vec<Text<'a, 'py>>> {
-    texts.as_slice().iter().map(Text::new).collect()
-}
-
-fn views<'a>(texts: &'a [Text]) -> PyResult<Vec<&'a [u8]>> {
-    texts.iter().map(Text::bytes).collect()
-}
-
 #[pymethods]
 impl Bpe {
     #[new]
@@ -298,23 +234,27 @@ impl Bpe {
 
     fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let text = Text::new(text)?;
-        let bytes = text.bytes()?;
-        // Each byte may be an id, and the encoder asks for room for eight more.
-        if bytes.len() <= TINY {
-            let mut ids = Few::<{ TINY + 8 }>::default();
-            let done = self.tokenizer.encode_words(bytes, &mut ids);
-            if done < bytes.len() {
-                self.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
+        let text = text.characters()?;
+        match text {
+            // Each byte may be an id, and the encoder asks for room for eight more.
+            Characters::Utf8(bytes) if bytes.len() <= TINY => {
+                let mut ids = Few::<{ TINY + 8 }>::default();
+                let done = self.tokenizer.encode_words(bytes, &mut ids);
+                if done < bytes.len() {
+                    self.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
+                }
+                list_of(py, self.integers(py, ids.ids().len()), ids.ids())
             }
-            return list_of(py, self.integers(py, ids.ids().len()), ids.ids());
+            _ if text.most_bytes() <= SMALL => {
+                let mut ids = Few::<{ 8 * SMALL + 8 }>::default();
+                self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
+                list_of(py, self.integers(py, ids.ids().len()), ids.ids())
+            }
+            _ => {
+                let ids = self.ids(py, text);
+                list_of(py, self.integers(py, ids.len()), &ids)
+            }
         }
-        if bytes.len() <= SMALL {
-            let mut ids = Few::<{ 8 * SMALL + 8 }>::default();
-            self.caches.with(|cache| self.tokenizer.encode(bytes, cache, &mut ids));
-            return list_of(py, self.integers(py, ids.ids().len()), ids.ids());
-        }
-        let ids = self.ids(py, bytes);
-        list_of(py, self.integers(py, ids.len()), &ids)
     }
 
     fn encode_batch<'py>(
@@ -370,7 +310,7 @@ impl Bpe {
         for (i, pair) in spans.windows(2).enumerate() {
             let text = usize::try_from(pair[0]).ok().zip(usize::try_from(pair[1]).ok());
             match text.and_then(|(start, end)| bytes.get(start..end)) {
-                Some(text) => views.push(text),
+                Some(text) => views.push(Characters::Utf8(text)),
                 None => return Err(PyValueError::new_err(i)),
             }
         }
@@ -389,7 +329,7 @@ impl Bpe {
         let characters = text.is_instance_of::<PyString>();
         let text = Text::new(text)?;
         let bytes = text.bytes()?;
-        let ids = self.ids(py, bytes);
+        let ids = self.ids(py, Characters::Utf8(&bytes));
         let mut spans = Vec::with_capacity(ids.len());
         let (mut start, mut started) = (0, 0); // bytes before the token; characters begun in them
         for &id in &ids {
@@ -410,9 +350,9 @@ impl Bpe {
 
     fn count(&self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<usize> {
         let text = Text::new(text)?;
-        let bytes = text.bytes()?;
-        let count = || self.caches.with(|cache| self.tokenizer.count(bytes, cache));
-        Ok(if bytes.len() < SHORT_TEXT { count() } else { py.detach(count) })
+        let text = text.characters()?;
+        let count = || self.caches.with(|cache| text.count(&self.tokenizer, cache));
+        Ok(if text.len() < SHORT_TEXT { count() } else { py.detach(count) })
     }
 
     fn count_batch<'py>(
@@ -434,7 +374,7 @@ impl Bpe {
 
     fn split<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let text = Text::new(text)?;
-        PyList::new(py, pieces(text.bytes()?).map(|piece| PyBytes::new(py, piece)).collect::<Vec<_>>())
+        PyList::new(py, pieces(&text.bytes()?).map(|piece| PyBytes::new(py, piece)).collect::<Vec<_>>())
     }
 
     fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
@@ -475,7 +415,7 @@ fn py_byte_symbols() -> Vec<String> {
 #[pyfunction]
 #[pyo3(name = "last_cut")]
 fn py_last_cut(text: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Ok(last_cut(Text::new(text)?.bytes()?))
+    Ok(last_cut(&Text::new(text)?.bytes()?))
 }
 
 /// Lines by their number from 0, and what is wrong with them.
@@ -493,7 +433,7 @@ fn read_jsonl(
 ) -> PyResult<(Buffer, Buffer, BadLines, usize)> {
     let block = Text::new(block)?;
     let bytes = block.bytes()?;
-    let texts = py.detach(|| jsonl::read(bytes, field, mend, num_threads));
+    let texts = py.detach(|| jsonl::read(&bytes, field, mend, num_threads));
     Ok((Buffer { data: Data::U8(texts.data) }, Buffer { data: Data::I64(texts.offsets) }, texts.bad, texts.mended))
 }
 

@@ -2,6 +2,7 @@
 //! there is none. Everything clever (bit masks, tables, windows, threads) must come to the same ids.
 
 use _bpe::batch::{count_batch, encode_batch, Caches};
+use _bpe::characters::Characters;
 use _bpe::decoder::Decoder;
 use _bpe::encoder::{Cache, Tokenizer};
 use _bpe::pretokenize::pieces;
@@ -166,7 +167,7 @@ fn batches_at_random() {
                 .collect()
         })
         .collect();
-    let views: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+    let views: Vec<Characters> = texts.iter().map(|text| Characters::Utf8(text)).collect();
     let expected: Vec<Vec<u32>> = texts.iter().map(|text| published.encode(text)).collect();
     for threads in [1, 2, 7] {
         let (ids, offsets) = encode_batch::<u32>(&tokenizer, &views, threads, &caches);
