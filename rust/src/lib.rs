@@ -1,6 +1,6 @@
 //! GPT-2's byte-level BPE tokenizer: the split into pieces, the merge loop, and batches over threads.
 //!
-//! Nothing here but `py` and `texts` know Python. The journey of a text: [`scan`] cuts it into the pieces of
+//! Nothing here but `py`, `lists` and `texts` know Python. The journey of a text: [`scan`] cuts it into the pieces of
 //! [`pretokenize`], [`encoder`] looks each piece up in [`cache`] and [`words`] or merges it ([`merge`]) by the tables of
 //! [`vocabulary`]; [`batch`] does so for many texts on many threads, and [`decoder`] goes back. [`jsonl`] reads the texts of corpora.
 
@@ -30,6 +30,8 @@ pub mod utf8;
 pub mod vocabulary;
 pub mod words;
 
+#[cfg(feature = "python")]
+mod lists;
 #[cfg(feature = "python")]
 mod py;
 #[cfg(feature = "python")]

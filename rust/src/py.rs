@@ -8,24 +8,22 @@ use crate::decoder::Decoder;
 use crate::encoder::{Few, Id, Tokenizer, SMALL, TINY};
 use crate::jsonl;
 use crate::lazy::Lazy;
+use crate::lists::Integers;
 use crate::pretokenize::{last_cut, pieces};
+use crate::table::large_pages;
 use crate::texts::{read_texts, tuple_of, views, Text};
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::raw::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Texts shorter than this are encoded with the GIL held: releasing it costs more than they do.
 const SHORT_TEXT: usize = 1 << 11;
-/// Lists of so many ids together are worth a table of all integers up to the vocabulary's size.
-const MANY_IDS: usize = 1 << 10;
 
 /// An array that NumPy reads in place: `numpy.frombuffer(buffer, dtype)`.
 #[pyclass(frozen, module = "gpt2fast._bpe")]
@@ -75,10 +73,7 @@ struct Bpe {
     tokenizer: Tokenizer,
     caches: Caches,
     decoder: Lazy<Decoder>,
-    /// The ids as Python's integers: a list of them takes a pointer and a reference each, no new object.
-    integers: PyOnceLock<Vec<Py<PyInt>>>,
-    /// About how many ids have been put into lists before there was that table.
-    seen: AtomicUsize,
+    integers: Integers,
 }
 
 impl Bpe {
@@ -91,18 +86,13 @@ impl Bpe {
     }
 
     fn of(tokenizer: Tokenizer) -> Self {
-        Self {
-            tokenizer,
-            caches: Caches::default(),
-            decoder: Lazy::default(),
-            integers: PyOnceLock::new(),
-            seen: AtomicUsize::new(0),
-        }
+        Self { tokenizer, caches: Caches::default(), decoder: Lazy::default(), integers: Integers::default() }
     }
 
-    fn ids(&self, py: Python<'_>, text: Characters<'_>) -> Vec<u32> {
+    fn ids<I: Id>(&self, py: Python<'_>, text: Characters<'_>) -> Vec<I> {
         let encode = || {
-            let mut ids = Vec::with_capacity(text.len() / 3 + 4);
+            let mut ids: Vec<I> = Vec::with_capacity(text.len() / 3 + 4);
+            large_pages(ids.as_mut_ptr(), ids.capacity());
             self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
             ids
         };
@@ -113,19 +103,24 @@ impl Bpe {
         }
     }
 
-    /// The table of integers, which is made when there are enough ids to make it worth while.
-    fn integers(&self, py: Python<'_>, ids: usize) -> &[Py<PyInt>] {
-        if let Some(integers) = self.integers.get(py) {
-            return integers;
-        }
-        // Two threads without the GIL may forget some: it is only about when the table is made.
-        let seen = self.seen.load(Ordering::Relaxed).saturating_add(ids);
-        self.seen.store(seen, Ordering::Relaxed);
-        if seen < MANY_IDS {
-            return &[];
-        }
-        self.integers
-            .get_or_init(py, || (0..self.tokenizer.vocabulary().len()).map(|id| PyInt::new(py, id).unbind()).collect())
+    /// Whether ids fit 16 bits.
+    fn is_narrow(&self) -> bool {
+        self.tokenizer.vocabulary().len() <= 1 << 16
+    }
+
+    #[inline]
+    fn list<'py, I: Id>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyList>> {
+        self.integers.list(py, self.tokenizer.vocabulary().len(), ids)
+    }
+
+    fn lists<'py, I: Id>(
+        &self,
+        py: Python<'py>,
+        texts: &[Characters<'_>],
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (ids, offsets) = py.detach(|| encode_batch::<I>(&self.tokenizer, texts, num_threads, &self.caches));
+        self.integers.lists(py, self.tokenizer.vocabulary().len(), &ids, &offsets)
     }
 
     fn decode_ids<'py, I: Copy + Sync + Into<u32>>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyBytes>> {
@@ -144,56 +139,6 @@ impl Bpe {
                 py.detach(|| decoder.write(vocabulary, ids, place));
             }
             Ok(bytes)
-        }
-    }
-}
-
-/// A list of ids. With an empty table every id becomes a new object.
-fn list_of<'py>(py: Python<'py>, integers: &[Py<PyInt>], ids: &[u32]) -> PyResult<Bound<'py, PyList>> {
-    if integers.is_empty() {
-        return PyList::new(py, ids);
-    }
-    // SAFETY: a new list of as many places, each filled once with a reference of its own, before anyone sees it.
-    unsafe {
-        let list = Bound::from_owned_ptr_or_err(py, ffi::PyList_New(ids.len() as ffi::Py_ssize_t))?;
-        for (i, &id) in ids.iter().enumerate() {
-            let integer = integers[id as usize].as_ptr();
-            ffi::Py_INCREF(integer);
-            ffi::PyList_SET_ITEM(list.as_ptr(), i as ffi::Py_ssize_t, integer);
-        }
-        Ok(list.cast_into_unchecked())
-    }
-}
-
-/// The lists of the ids between each two offsets.
-fn lists_of<'py>(
-    py: Python<'py>,
-    integers: &[Py<PyInt>],
-    ids: &[u32],
-    offsets: &[i64],
-) -> PyResult<Bound<'py, PyList>> {
-    let lists: PyResult<Vec<_>> =
-        offsets.windows(2).map(|pair| list_of(py, integers, &ids[pair[0] as usize..pair[1] as usize])).collect();
-    PyList::new(py, lists?)
-}
-
-/// Keeps the garbage collector from looking through thousands of new lists again and again; none of them is garbage.
-struct NoCollector {
-    was_enabled: bool,
-}
-
-impl NoCollector {
-    fn new(_: Python<'_>) -> Self {
-        // SAFETY: the GIL is held.
-        Self { was_enabled: unsafe { ffi::PyGC_Disable() } == 1 }
-    }
-}
-
-impl Drop for NoCollector {
-    fn drop(&mut self) {
-        if self.was_enabled {
-            // SAFETY: made and dropped within one call that holds the GIL.
-            unsafe { ffi::PyGC_Enable() };
         }
     }
 }
@@ -243,16 +188,19 @@ impl Bpe {
                 if done < bytes.len() {
                     self.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
                 }
-                list_of(py, self.integers(py, ids.ids().len()), ids.ids())
+                self.list(py, ids.ids())
             }
             _ if text.most_bytes() <= SMALL => {
                 let mut ids = Few::<{ 8 * SMALL + 8 }>::default();
                 self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
-                list_of(py, self.integers(py, ids.ids().len()), ids.ids())
+                self.list(py, ids.ids())
             }
             _ => {
-                let ids = self.ids(py, text);
-                list_of(py, self.integers(py, ids.len()), &ids)
+                if self.is_narrow() {
+                    self.list(py, &self.ids::<u16>(py, text))
+                } else {
+                    self.list(py, &self.ids::<u32>(py, text))
+                }
             }
         }
     }
@@ -266,9 +214,11 @@ impl Bpe {
         let texts = tuple_of(texts)?;
         let texts = read_texts(&texts)?;
         let views = views(&texts)?;
-        let (ids, offsets) = py.detach(|| encode_batch::<u32>(&self.tokenizer, &views, num_threads, &self.caches));
-        let _paused = NoCollector::new(py);
-        lists_of(py, self.integers(py, ids.len()), &ids, &offsets)
+        if self.is_narrow() {
+            self.lists::<u16>(py, &views, num_threads)
+        } else {
+            self.lists::<u32>(py, &views, num_threads)
+        }
     }
 
     fn encode_batch_flat(
@@ -329,7 +279,7 @@ impl Bpe {
         let characters = text.is_instance_of::<PyString>();
         let text = Text::new(text)?;
         let bytes = text.bytes()?;
-        let ids = self.ids(py, Characters::Utf8(&bytes));
+        let ids: Vec<u32> = self.ids(py, Characters::Utf8(&bytes));
         let mut spans = Vec::with_capacity(ids.len());
         let (mut start, mut started) = (0, 0); // bytes before the token; characters begun in them
         for &id in &ids {
@@ -345,7 +295,7 @@ impl Bpe {
             }
             start += length;
         }
-        Ok((list_of(py, self.integers(py, ids.len()), &ids)?, PyList::new(py, spans)?))
+        Ok((self.list(py, &ids)?, PyList::new(py, spans)?))
     }
 
     fn count(&self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<usize> {

@@ -57,6 +57,15 @@ impl<T: Zeroed> Table<T> {
     }
 }
 
+/// Ask for large pages for memory that is about to be filled, as far as it is made of such.
+pub fn large_pages<T>(start: *mut T, len: usize) {
+    let before = start.cast::<u8>().align_offset(LARGE_PAGE);
+    let size = len.saturating_mul(size_of::<T>()).saturating_sub(before) / LARGE_PAGE * LARGE_PAGE;
+    if let Some(start) = NonNull::new(start.cast::<u8>().wrapping_add(before)).filter(|_| size > 0) {
+        system::advise(start, size);
+    }
+}
+
 /// Zeroed bytes; aligned by hand, as not every way of getting them knows alignments.
 struct Memory {
     start: NonNull<u8>,
