@@ -6,6 +6,7 @@
 
 pub mod batch;
 pub mod cache;
+pub mod caches;
 pub mod characters;
 pub mod classify;
 pub mod decoder;

@@ -2,7 +2,8 @@
 //!
 //! Policy (defaults, special tokens, error messages) is `gpt2fast/tokenizer.py`'s; this file only converts.
 
-use crate::batch::{count_batch, encode_batch, Caches};
+use crate::batch::{count_batch, encode_batch, Texts};
+use crate::caches::Caches;
 use crate::characters::Characters;
 use crate::decoder::Decoder;
 use crate::encoder::{Few, Id, Tokenizer, SMALL, TINY};
@@ -11,7 +12,7 @@ use crate::lazy::Lazy;
 use crate::lists::Integers;
 use crate::pretokenize::{last_cut, pieces};
 use crate::table::large_pages;
-use crate::texts::{read_texts, tuple_of, views, Text};
+use crate::texts::{with_texts, Text};
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -36,18 +37,6 @@ enum Data {
     U16(Vec<u16>),
     U32(Vec<u32>),
     I64(Vec<i64>),
-}
-
-impl From<Vec<u16>> for Data {
-    fn from(values: Vec<u16>) -> Self {
-        Self::U16(values)
-    }
-}
-
-impl From<Vec<u32>> for Data {
-    fn from(values: Vec<u32>) -> Self {
-        Self::U32(values)
-    }
 }
 
 #[pymethods]
@@ -77,12 +66,16 @@ struct Bpe {
 }
 
 impl Bpe {
-    fn flat<I: Id>(&self, texts: &[Characters<'_>], num_threads: usize) -> (Data, Vec<i64>)
-    where
-        Data: From<Vec<I>>,
-    {
-        let (ids, offsets) = encode_batch::<I>(&self.tokenizer, texts, num_threads, &self.caches);
-        (ids.into(), offsets)
+    /// The ids of texts, and where each ends, as 16 or, for `wide`, 32 bits.
+    fn flat(&self, texts: &(impl Texts + ?Sized), wide: bool, num_threads: usize) -> (Data, Data) {
+        let (ids, offsets) = if wide {
+            let (ids, offsets) = encode_batch(&self.tokenizer, texts, num_threads, &self.caches);
+            (Data::U32(ids), offsets)
+        } else {
+            let (ids, offsets) = encode_batch(&self.tokenizer, texts, num_threads, &self.caches);
+            (Data::U16(ids), offsets)
+        };
+        (ids, Data::I64(offsets))
     }
 
     fn of(tokenizer: Tokenizer) -> Self {
@@ -116,10 +109,11 @@ impl Bpe {
     fn lists<'py, I: Id>(
         &self,
         py: Python<'py>,
-        texts: &[Characters<'_>],
+        texts: &Bound<'py, PyAny>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (ids, offsets) = py.detach(|| encode_batch::<I>(&self.tokenizer, texts, num_threads, &self.caches));
+        let (ids, offsets) =
+            with_texts(texts, |texts| encode_batch::<I>(&self.tokenizer, texts, num_threads, &self.caches))?;
         self.integers.lists(py, self.tokenizer.vocabulary().len(), &ids, &offsets)
     }
 
@@ -211,37 +205,21 @@ impl Bpe {
         texts: &Bound<'py, PyAny>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let texts = tuple_of(texts)?;
-        let texts = read_texts(&texts)?;
-        let views = views(&texts)?;
         if self.is_narrow() {
-            self.lists::<u16>(py, &views, num_threads)
+            self.lists::<u16>(py, texts, num_threads)
         } else {
-            self.lists::<u32>(py, &views, num_threads)
+            self.lists::<u32>(py, texts, num_threads)
         }
     }
 
     fn encode_batch_flat(
         &self,
-        py: Python<'_>,
         texts: &Bound<'_, PyAny>,
         wide: bool,
         num_threads: usize,
     ) -> PyResult<(Buffer, Buffer)> {
-        let texts = tuple_of(texts)?;
-        let texts = read_texts(&texts)?;
-        let views = views(&texts)?;
-        let (data, offsets) =
-            py.detach(
-                || {
-                    if wide {
-                        self.flat::<u32>(&views, num_threads)
-                    } else {
-                        self.flat::<u16>(&views, num_threads)
-                    }
-                },
-            );
-        Ok((Buffer { data }, Buffer { data: Data::I64(offsets) }))
+        let (ids, offsets) = with_texts(texts, |texts| self.flat(texts, wide, num_threads))?;
+        Ok((Buffer { data: ids }, Buffer { data: offsets }))
     }
 
     /// The same for texts that lie in one buffer: text i is `data[spans[i]:spans[i + 1]]`.
@@ -264,11 +242,8 @@ impl Bpe {
                 None => return Err(PyValueError::new_err(i)),
             }
         }
-        let (ids, offsets) =
-            py.detach(
-                || if wide { self.flat::<u32>(&views, num_threads) } else { self.flat::<u16>(&views, num_threads) },
-            );
-        Ok((Buffer { data: ids }, Buffer { data: Data::I64(offsets) }))
+        let (ids, offsets) = py.detach(|| self.flat(views.as_slice(), wide, num_threads));
+        Ok((Buffer { data: ids }, Buffer { data: offsets }))
     }
 
     fn encode_with_offsets<'py>(
@@ -311,10 +286,8 @@ impl Bpe {
         texts: &Bound<'py, PyAny>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let texts = tuple_of(texts)?;
-        let texts = read_texts(&texts)?;
-        let views = views(&texts)?;
-        PyList::new(py, py.detach(|| count_batch(&self.tokenizer, &views, num_threads, &self.caches)))
+        let counts = with_texts(texts, |texts| count_batch(&self.tokenizer, texts, num_threads, &self.caches))?;
+        PyList::new(py, counts)
     }
 
     /// The ids of bytes that are one piece, whatever the split pattern would make of them.

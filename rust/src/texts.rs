@@ -1,13 +1,15 @@
 //! Python's texts, read where they lie: a str by its characters, bytes and buffers by their bytes.
 
+use crate::batch::Texts;
 use crate::characters::Characters;
+use crate::words::prefetch;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMemoryView, PyString, PyStringData, PyTuple};
+use pyo3::types::{PyBytes, PyMemoryView, PyString, PyTuple};
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// An argument's text, the argument's own.
 pub enum Text<'a> {
@@ -68,13 +70,15 @@ impl<'a> Text<'a> {
 /// The characters of a str; its UTF-8 where it is ASCII, or Python has been asked for it before.
 #[inline(always)]
 fn characters<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Characters<'a>> {
-    // SAFETY: strings do not change, and this one lives as long as the reference.
-    let characters = match unsafe { text.data() }? {
-        PyStringData::Ucs1(data) if is_ascii(text.as_ptr(), data.as_ptr()) => return Ok(Characters::Utf8(data)),
-        PyStringData::Ucs1(data) => Characters::Latin1(data),
-        PyStringData::Ucs2(data) => Characters::Ucs2(data),
-        PyStringData::Ucs4(data) => Characters::Ucs4(data),
-    };
+    // SAFETY: a str that lives as long as the reference.
+    if unsafe { ffi::PyUnicode_IS_READY(text.as_ptr()) } == 0 {
+        return Ok(Characters::Utf8(text.to_str()?.as_bytes()));
+    }
+    // SAFETY: as above.
+    let characters = unsafe { read(text.as_ptr()) };
+    if matches!(characters, Characters::Utf8(_)) {
+        return Ok(characters);
+    }
     let known = kept_utf8(text).or_else(|| came_again(text, characters.len()).then(|| text.to_str().ok()).flatten());
     Ok(known.map_or(characters, |utf8| Characters::Utf8(utf8.as_bytes())))
 }
@@ -105,17 +109,87 @@ fn came_again(text: &Bound<'_, PyString>, len: usize) -> bool {
     len >= LARGE && LAST.swap(key, Ordering::Relaxed) == key
 }
 
-/// Whether a str is ASCII: only then its characters come right after the shortest kind of header.
+/// The characters of a str.
 ///
-/// The header says so as well, in a bit whose place differs between versions of Python. A str may be ASCII and look as if
-/// it was not: what was made by a subclass.
+/// # Safety
+/// It is one, "ready" where Python still has strings that are not, and lives for so long. The GIL is not needed.
 #[inline(always)]
-fn is_ascii(text: *const ffi::PyObject, data: *const u8) -> bool {
-    text.cast::<u8>().wrapping_add(size_of::<ffi::PyASCIIObject>()) == data
+unsafe fn read<'a>(text: *mut ffi::PyObject) -> Characters<'a> {
+    // SAFETY: passed on; a str does not change.
+    unsafe {
+        let (len, data) = (ffi::PyUnicode_GET_LENGTH(text) as usize, ffi::PyUnicode_DATA(text));
+        match ffi::PyUnicode_KIND(text) {
+            // Only those of ASCII come right after the shortest kind of header. It says so as well, in a bit whose place
+            // differs between versions of Python. ASCII elsewhere, as in subclasses of str, is read as Latin-1, too.
+            ffi::PyUnicode_1BYTE_KIND if data == text.cast::<ffi::PyASCIIObject>().wrapping_add(1).cast() => {
+                Characters::Utf8(std::slice::from_raw_parts(data.cast(), len))
+            }
+            ffi::PyUnicode_1BYTE_KIND => Characters::Latin1(std::slice::from_raw_parts(data.cast(), len)),
+            ffi::PyUnicode_2BYTE_KIND => Characters::Ucs2(std::slice::from_raw_parts(data.cast(), len)),
+            _ => Characters::Ucs4(std::slice::from_raw_parts(data.cast(), len)),
+        }
+    }
+}
+
+/// Where the texts of a batch are read.
+pub enum Batch<'a> {
+    /// By the threads that encode them.
+    Objects(Objects<'a>),
+    /// Here, by the thread that has the GIL.
+    Read(Vec<Characters<'a>>),
+}
+
+impl Texts for Batch<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        match self {
+            Self::Objects(objects) => objects.places.len(),
+            Self::Read(texts) => texts.len(),
+        }
+    }
+
+    #[inline(always)]
+    fn get(&self, i: usize) -> Characters<'_> {
+        match self {
+            Self::Objects(objects) => objects.get(i),
+            Self::Read(texts) => texts[i],
+        }
+    }
+
+    #[inline(always)]
+    fn fetch(&self, i: usize) {
+        match self {
+            Self::Objects(objects) => objects.fetch(i),
+            Self::Read(texts) => texts.as_slice().fetch(i),
+        }
+    }
+}
+
+/// Texts of a batch that are worth being read by several threads.
+const MANY: usize = 256;
+
+/// What `work` makes of the texts of an iterable, without the GIL; it is done a second time where some can only be read
+/// with it.
+///
+/// # Errors
+/// As [`Text::new`] for each text, and whatever iterating raises.
+pub fn with_texts<R: Send>(texts: &Bound<'_, PyAny>, work: impl Fn(&Batch<'_>) -> R + Sync) -> PyResult<R> {
+    let py = texts.py();
+    let tuple = tuple_of(texts)?;
+    if tuple.len() >= MANY {
+        let batch = Batch::Objects(Objects::new(&tuple));
+        let result = py.detach(|| work(&batch));
+        if !matches!(&batch, Batch::Objects(objects) if objects.met_others()) {
+            return Ok(result);
+        }
+    }
+    let texts = tuple.as_slice().iter().map(Text::new).collect::<PyResult<Vec<_>>>()?;
+    let batch = Batch::Read(texts.iter().map(Text::characters).collect::<PyResult<_>>()?);
+    Ok(py.detach(|| work(&batch)))
 }
 
 /// The texts of an iterable, held by a tuple: a list may change while other threads run.
-pub fn tuple_of<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+fn tuple_of<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     // SAFETY: the GIL is held; the result is a tuple or null.
     unsafe {
         let tuple = ffi::PySequence_Tuple(texts.as_ptr());
@@ -123,10 +197,56 @@ pub fn tuple_of<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>>
     }
 }
 
-pub fn read_texts<'a>(texts: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Text<'a>>> {
-    texts.as_slice().iter().map(Text::new).collect()
+/// The objects in a tuple, whose texts are read without the GIL where they are plain strings or bytes: these do not
+/// change, and live as long as the tuple.
+pub struct Objects<'a> {
+    places: &'a [*mut ffi::PyObject],
+    /// Whether there were others. All texts are empty then: the work is in vain.
+    others: AtomicBool,
 }
 
-pub fn views<'a>(texts: &'a [Text<'_>]) -> PyResult<Vec<Characters<'a>>> {
-    texts.iter().map(Text::characters).collect()
+// SAFETY: what is read of the objects does not change.
+unsafe impl Send for Objects<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Objects<'_> {}
+
+impl<'a> Objects<'a> {
+    fn new(tuple: &'a Bound<'_, PyTuple>) -> Self {
+        let objects = tuple.as_slice();
+        // SAFETY: a `Bound` is a pointer to an object.
+        let places = unsafe { std::slice::from_raw_parts(objects.as_ptr().cast(), objects.len()) };
+        Self { places, others: AtomicBool::new(false) }
+    }
+
+    fn met_others(&self) -> bool {
+        self.others.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn get(&self, i: usize) -> Characters<'a> {
+        let object = self.places[i];
+        // SAFETY: an object that is alive, and of exactly these types.
+        unsafe {
+            let kind = ffi::Py_TYPE(object);
+            if kind == &raw mut ffi::PyUnicode_Type && ffi::PyUnicode_IS_READY(object) != 0 && !self.met_others() {
+                return read(object);
+            }
+            if kind == &raw mut ffi::PyBytes_Type && !self.met_others() {
+                let (start, len) = (ffi::PyBytes_AsString(object), ffi::PyBytes_Size(object));
+                return Characters::Utf8(std::slice::from_raw_parts(start.cast(), len as usize));
+            }
+        }
+        self.others.store(true, Ordering::Relaxed);
+        Characters::Utf8(&[])
+    }
+
+    /// The characters of a short text come right after what Python notes of it.
+    #[inline(always)]
+    fn fetch(&self, i: usize) {
+        if let Some(&object) = self.places.get(i) {
+            for line in 0..4 {
+                prefetch(object.cast::<u8>().wrapping_add(64 * line));
+            }
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! The encoder against the algorithm as it is published: cut, then merge the leftmost pair of the lowest rank until
 //! there is none. Everything clever (bit masks, tables, windows, threads) must come to the same ids.
 
-use _bpe::batch::{count_batch, encode_batch, Caches};
+use _bpe::batch::{count_batch, encode_batch};
+use _bpe::caches::Caches;
 use _bpe::characters::Characters;
 use _bpe::decoder::Decoder;
 use _bpe::encoder::{Cache, Tokenizer};
@@ -170,11 +171,11 @@ fn batches_at_random() {
     let views: Vec<Characters> = texts.iter().map(|text| Characters::Utf8(text)).collect();
     let expected: Vec<Vec<u32>> = texts.iter().map(|text| published.encode(text)).collect();
     for threads in [1, 2, 7] {
-        let (ids, offsets) = encode_batch::<u32>(&tokenizer, &views, threads, &caches);
+        let (ids, offsets) = encode_batch::<u32>(&tokenizer, views.as_slice(), threads, &caches);
         for (pair, expected) in offsets.windows(2).zip(&expected) {
             assert_eq!(&ids[pair[0] as usize..pair[1] as usize], expected.as_slice());
         }
-        let counts = count_batch(&tokenizer, &views, threads, &caches);
+        let counts = count_batch(&tokenizer, views.as_slice(), threads, &caches);
         assert!(counts.iter().zip(&expected).all(|(&count, ids)| count as usize == ids.len()));
     }
 }
