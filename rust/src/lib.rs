@@ -13,6 +13,7 @@ pub mod decoder;
 pub mod encoder;
 mod gpt2;
 pub mod holes;
+mod join;
 pub mod jsonl;
 pub mod lane;
 pub mod lazy;

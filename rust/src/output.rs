@@ -59,7 +59,7 @@ pub trait Output {
 }
 
 /// What an id is stored as: u16 where the vocabulary fits, u32.
-pub trait Id: Copy + Default + Into<u32> + Send + 'static {
+pub trait Id: Copy + Default + Into<u32> + Send + Sync + 'static {
     fn from_u32(id: u32) -> Self;
 }
 
