@@ -179,7 +179,7 @@ fn room<I: Id>(texts: &(impl Texts + ?Sized)) -> Vec<I> {
     let looked_at = texts.len().min(64);
     let size: usize = (0..looked_at).map(|i| texts.get(i).len()).sum();
     let size = size as u128 * texts.len() as u128 / looked_at.max(1) as u128;
-    let mut ids: Vec<I> = Vec::with_capacity(size as usize / 3 + 16);
+    let mut ids: Vec<I> = Vec::with_capacity(size as usize / 2 + 16);
     large_pages(ids.as_mut_ptr(), ids.capacity());
     ids
 }

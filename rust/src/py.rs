@@ -84,7 +84,7 @@ impl Bpe {
 
     fn ids<I: Id>(&self, py: Python<'_>, text: Characters<'_>) -> Vec<I> {
         let encode = || {
-            let mut ids: Vec<I> = Vec::with_capacity(text.len() / 3 + 4);
+            let mut ids: Vec<I> = Vec::with_capacity(text.len() / 2 + 4);
             large_pages(ids.as_mut_ptr(), ids.capacity());
             self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
             ids

@@ -1,9 +1,11 @@
-//! Any bytes: the quick split is the slow one, the ids decode to the text, cached and vector code give the same ids.
+//! Any bytes: the quick split is the slow one, the ids decode to the text, cached and vector code give the same ids; and
+//! characters of one or two bytes have the ids of their UTF-8.
 //!
 //! `make fuzz` runs it.
 
 #![no_main]
 
+use _bpe::characters::Characters;
 use _bpe::encoder::{Cache, Tokenizer};
 use _bpe::merge::{merge_by_heap, Scratch};
 use _bpe::pretokenize::{pieces, safe_cut};
@@ -37,4 +39,17 @@ fuzz_target!(|text: &[u8]| {
         GPT2.encode(right, cache, &mut halves);
     });
     assert_eq!(halves, expected);
+    let latin1: String = text.iter().copied().map(char::from).collect();
+    same(Characters::Latin1(text), &latin1);
+    let units: Vec<u16> = text.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+    same(Characters::Ucs2(&units), &String::from_utf16_lossy(&units));
 });
+
+fn same(characters: Characters<'_>, text: &str) {
+    let (mut ids, mut expected): (Vec<u32>, Vec<u32>) = Default::default();
+    CACHE.with_borrow_mut(|cache| {
+        characters.encode(&GPT2, cache, &mut ids);
+        GPT2.encode(text.as_bytes(), cache, &mut expected);
+    });
+    assert_eq!(ids, expected);
+}
