@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import collections
 import gc
+import json
 import random
 import sys
 import sysconfig
 
 import pytest
 from tokenizer_reference import gpt2
+
+import gpt2fast
+from gpt2fast._bpe import byte_symbols
 
 ENC = gpt2()
 # From so many ids on, references are counted before they are made.
@@ -61,6 +65,20 @@ def test_every_place_has_a_reference(size, encode):
         assert now - then == places[integer]
     del more, integer
     assert references(integers) == before
+
+
+def test_ids_of_more_than_16_bits(tmp_path):
+    # Tokens that no text has first, so that the bytes' ids are large.
+    symbols = byte_symbols()
+    tokens = [f"{symbols[ord('z')]}{i:06}" for i in range(70_000)] + symbols
+    (tmp_path / "vocab.json").write_text(json.dumps({token: id_ for id_, token in enumerate(tokens)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    enc = gpt2fast.Tokenizer.from_files(tmp_path / "vocab.json", tmp_path / "merges.txt")
+    for text in ("short", "naïve " * 20, "some of é this " * MORE):
+        expected = [70_000 + byte for byte in text.encode()]
+        assert enc.encode_ordinary(text) == expected
+        assert enc.encode_ordinary_batch([text, ""], num_threads=2) == [expected, []]
+        assert enc.encode_batch_flat([text])[0].tolist() == expected
 
 
 def test_the_collector_is_left_as_it_was():
