@@ -114,22 +114,6 @@ def test_a_string_whose_utf8_python_has(word):
     assert ENC.encode_ordinary_batch([text]) == [expected]
 
 
-def test_a_large_string_that_comes_again():
-    text = "naïve 我们 " * (1 << 15)
-    size = sys.getsizeof(text)
-    expected = reference().encode_ordinary(text[:1] + text[1:])
-    lone = text + "\ud83d"
-    for _ in range(3):
-        assert ENC.encode_ordinary(text) == expected
-        assert ENC.encode_ordinary(lone)[: len(expected) - 3] == expected[:-3]
-    assert sys.getsizeof(text) == size, "they came by turns"
-    for _ in range(3):
-        assert ENC.encode_ordinary(text) == expected
-    assert sys.getsizeof(text) > size
-    for _ in range(3):
-        assert ENC.encode_ordinary(lone) == reference().encode_ordinary(lone)
-
-
 def test_subclasses_of_str():
     class Words(str):
         __slots__ = ("note",)

@@ -8,8 +8,8 @@
 //!   ten languages 174 to 234. Page faults 1,400 to 200, 4,500 to 2,100 and 5,800 to 3,000; what is left are the ids'.
 //! - The same at the end of the day, with large pages for the ids: 236 to 271, 196 to 300, 193 to 278.
 //! - The same str again, whose UTF-8 Python had kept: English 650 to 550, code 590 to 550, ten languages 385 to 380. It
-//!   is what reading four times the memory takes; fetching it ahead, 1 to 16 kB, and smaller parts gained nothing. So
-//!   Python's UTF-8 is used where there is one, and asked for when the same large text comes again (`texts.rs`).
+//!   is what reading four times the memory takes; fetching it ahead, 1 to 16 kB, and smaller parts gained nothing. Asking for Python's UTF-8
+//!   when the same large text comes twice in a row brought it back; thrown away, as nobody does that but benchmarks.
 
 use crate::encoder::{Cache, Output, Tokenizer};
 use crate::pretokenize::{last_cut, safe_cut};

@@ -9,7 +9,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyString, PyTuple};
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// An argument's text, the argument's own.
 pub enum Text<'a> {
@@ -79,34 +79,16 @@ fn characters<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Characters<'a>> {
     if matches!(characters, Characters::Utf8(_)) {
         return Ok(characters);
     }
-    let known = kept_utf8(text).or_else(|| came_again(text, characters.len()).then(|| text.to_str().ok()).flatten());
-    Ok(known.map_or(characters, |utf8| Characters::Utf8(utf8.as_bytes())))
-}
-
-/// The UTF-8 that Python keeps beside a str that is not ASCII, once it has been asked for it.
-#[inline(always)]
-fn kept_utf8<'a>(text: &'a Bound<'_, PyString>) -> Option<&'a str> {
     // SAFETY: any str but an ASCII one begins so, and the UTF-8 that it once has stays as long as it lives.
     unsafe {
         let object = text.as_ptr().cast::<ffi::PyCompactUnicodeObject>();
         let utf8 = AtomicPtr::from_ptr(&raw mut (*object).utf8).load(Ordering::Acquire);
-        let bytes = || std::slice::from_raw_parts(utf8.cast::<u8>(), (*object).utf8_length as usize);
-        (!utf8.is_null()).then(|| std::str::from_utf8_unchecked(bytes()))
+        Ok(if utf8.is_null() {
+            characters
+        } else {
+            Characters::Utf8(std::slice::from_raw_parts(utf8.cast(), (*object).utf8_length as usize))
+        })
     }
-}
-
-/// Texts of so many characters come from memory, not from the processor's cache: reading two or four bytes for each of
-/// them is up to a sixth of the time of a text whose words have been seen.
-const LARGE: usize = 1 << 17;
-
-/// Whether a large text is the one that came last. That may come more often, and is worth a copy in UTF-8.
-///
-/// Another one at the same address and of the same length may be mistaken for it; then there is a copy that is not needed.
-#[inline(always)]
-fn came_again(text: &Bound<'_, PyString>, len: usize) -> bool {
-    static LAST: AtomicUsize = AtomicUsize::new(0);
-    let key = (text.as_ptr() as usize).rotate_left(20) ^ len;
-    len >= LARGE && LAST.swap(key, Ordering::Relaxed) == key
 }
 
 /// The characters of a str.
