@@ -177,9 +177,9 @@ fn in_parallel<'a, T: Texts + ?Sized, R: Default + Send>(
 /// An empty array with room for about the ids of the texts, which only becomes memory as it is filled.
 fn room<I: Id>(texts: &(impl Texts + ?Sized)) -> Vec<I> {
     let looked_at = texts.len().min(64);
-    let size: usize = (0..looked_at).map(|i| texts.get(i).len()).sum();
-    let size = size as u128 * texts.len() as u128 / looked_at.max(1) as u128;
-    let mut ids: Vec<I> = Vec::with_capacity(size as usize / 2 + 16);
+    let bytes: usize = (0..looked_at).map(|i| texts.get(i).most_bytes()).sum();
+    let bytes = bytes as u128 * texts.len() as u128 / looked_at.max(1) as u128;
+    let mut ids: Vec<I> = Vec::with_capacity(bytes as usize / 2 + 16);
     large_pages(ids.as_mut_ptr(), ids.capacity());
     ids
 }
