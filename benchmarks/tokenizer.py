@@ -1,12 +1,14 @@
 """Tokenizers compared: ids first, then rates.  Every contestant runs in a process of its own.
 
-    python benchmarks/tokenizer.py [--english FILE] [--size 10000000] [--chart docs/tokenizer.svg]
+    python benchmarks/tokenizer.py [--english FILE] [--size 10000000] [--rounds 3] [--chart docs/tokenizer.svg]
 
 Contestants that are not installed are left out (pip install tiktoken==0.14.0 tokenizers gigatoken fastokens
 splintr-rs snaptokens).  Each first has to give tiktoken's ids for the beginning of every text; one that does not is
-named and not timed.  "fresh" is a text that the process has not seen, "again" the median of later rounds.  Rates are MB
-of UTF-8 a second.  `--cpu-time` counts the thread's time on the processor, for busy machines; peers with threads of
-their own then look too fast.
+named and not timed.  "fresh" is a text that the process has not seen, "again" the median of later calls in the process;
+what is printed is the median of `--rounds` processes, by turns.  Rates are MB of UTF-8 a second.
+
+The process of a contestant is held to one processor (on Linux), as some have threads of their own; the rows "all
+processors" are of another process, which is not.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,8 @@ from charts import bar_chart
 DATA = Path(__file__).resolve().parent.parent / "gpt2fast" / "data" / "gpt2"
 CONTESTANTS = ("gpt2fast", "tiktoken", "gigatoken", "fastokens", "splintr", "snaptokens", "tokenizers")
 PACKAGES = {"splintr": "splintr-rs"}  # where the package is called otherwise
+SLOW = ("tiktoken", "tokenizers")  # timed once and with fewer calls
+TEXTS = ("English", "code", "ten languages")
 CHECKED = 300_000  # characters of each text whose ids are compared
 
 
@@ -116,69 +121,94 @@ def contestant(name: str, directory: Path) -> dict[str, Callable[[Any], Any]]:
     return {"list": lambda text: hugging_face.encode(text, add_special_tokens=False).ids, "decode": hugging_face.decode}
 
 
-def texts(arguments: argparse.Namespace) -> dict[str, str]:
-    """The texts that are timed."""
+def write_texts(directory: Path, arguments: argparse.Namespace) -> None:
+    """The texts that are timed, once for all processes."""
     size = arguments.size
-    return {
+    every = {
         "English": corpora.english(size, arguments.english),
         "code": corpora.code(size),
         "ten languages": corpora.ten_languages(size),
     }
+    for name, text in every.items():
+        (directory / name).write_text(text, encoding="utf-8", newline="")
 
 
-def worker(arguments: argparse.Namespace) -> None:
-    """Time one contestant; the results go to stdout as JSON."""
-    clock = time.thread_time if arguments.cpu_time else time.perf_counter
+def seconds(call: Callable[[Any], Any], argument: Any) -> float:
+    """How long one call takes; what it returns is freed in that time."""
+    start = time.perf_counter()
+    call(argument)
+    return time.perf_counter() - start
+
+
+def worker(name: str, directory: Path, one_processor: bool) -> dict[str, Any]:
+    """Time one contestant: rates by row, or under "wrong" the texts for which its ids are not tiktoken's."""
+    if one_processor and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     results: dict[str, float] = {}
-
-    def seconds(call: Callable[[Any], Any], argument: Any) -> float:
-        start = clock()
-        call(argument)
-        return clock() - start
-
-    with tempfile.TemporaryDirectory() as directory:
-        start = time.perf_counter()
-        ways = contestant(arguments.worker, Path(directory))
-        results["load (ms)"] = 1e3 * (time.perf_counter() - start)
-    every = texts(arguments)
-    expected = json.loads(Path(arguments.expected).read_text()) if arguments.expected else {}
-    own = {name: [int(i) for i in ways["list"](text[:CHECKED])] for name, text in every.items()}
-    if not expected:
-        Path(arguments.write_expected).write_text(json.dumps(own))
-    elif wrong := [name for name in own if own[name] != expected[name]]:
-        print(json.dumps({"wrong": wrong}))
-        return
+    start = time.perf_counter()
+    ways = contestant(name, directory)
+    results["load (ms)"] = 1e3 * (time.perf_counter() - start)
+    every = {text: (directory / text).read_text(encoding="utf-8") for text in TEXTS}
+    expected = directory / "expected.json"  # written by the first contestant, tiktoken
+    own = {kind: [int(i) for i in ways["list"](text[:CHECKED])] for kind, text in every.items()}
+    if not expected.exists():
+        expected.write_text(json.dumps(own))
+    elif wrong := [kind for kind, ids in json.loads(expected.read_text()).items() if own[kind] != ids]:
+        return {"wrong": wrong}
     if "array" in ways:
         ways["array"]("warm")  # the first array may import NumPy
-    rounds = 2 if arguments.worker in ("tiktoken", "tokenizers") else 7
-    for name, text in every.items():
+    if not one_processor:
+        return all_processors(ways, every)
+    calls = 2 if name in SLOW else 7
+    for kind, text in every.items():
         megabytes = len(text.encode()) / 1e6
         fresh = text[CHECKED:]
         for way in ("array", "list"):
             if way in ways:
                 if way == "array":
                     fresh_megabytes = len(fresh.encode()) / 1e6
-                    results[f"{name}, array, fresh"] = fresh_megabytes / seconds(ways[way], fresh)
-                again = statistics.median(seconds(ways[way], text) for _ in range(rounds))
-                results[f"{name}, {way}, again"] = megabytes / again
+                    results[f"{kind}, array, fresh"] = fresh_megabytes / seconds(ways[way], fresh)
+                again = statistics.median(seconds(ways[way], text) for _ in range(calls))
+                results[f"{kind}, {way}, again"] = megabytes / again
     lines = corpora.short_lines(every["English"], 100_000)
     megabytes = sum(map(len, lines)) / 1e6
-    for way in ("lines", "two threads", "line lists"):
+    for way in ("lines", "line lists"):
         if way in ways:
-            results[f"100,000 {way}"] = megabytes / statistics.median(seconds(ways[way], lines) for _ in range(rounds))
-    if "array" in ways and arguments.worker != "tiktoken":
-        for name, text in corpora.hostile().items():
-            results[f"hostile, {name}"] = len(text.encode()) / 1e6 / seconds(ways["array"], text)
+            results[f"100,000 {way}"] = megabytes / statistics.median(seconds(ways[way], lines) for _ in range(calls))
+    if "array" in ways and name not in SLOW:
+        for kind, text in corpora.hostile().items():
+            results[f"hostile, {kind}"] = len(text.encode()) / 1e6 / seconds(ways["array"], text)
     number = 20_000
-    start = clock()
+    start = time.perf_counter()
     for _ in range(number):
         ways["list"]("hello world")
-    results["11 bytes (us)"] = 1e6 * (clock() - start) / number
+    results["11 bytes (us)"] = 1e6 * (time.perf_counter() - start) / number
     if "decode" in ways:
         ids = ways["list"](every["English"])
-        results["decode (M tokens/s)"] = len(ids) / 1e6 / min(seconds(ways["decode"], ids) for _ in range(rounds))
+        results["decode (M tokens/s)"] = len(ids) / 1e6 / min(seconds(ways["decode"], ids) for _ in range(calls))
     results["peak memory (MB)"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    print(json.dumps(results))
+    return results
+
+
+def all_processors(ways: dict[str, Callable[[Any], Any]], every: dict[str, str]) -> dict[str, float]:
+    """The rows in which a contestant may use what threads it likes, and ours one and two."""
+    results = {}
+    english = every["English"]
+    lines = corpora.short_lines(english, 100_000)
+    documents = [english[at : at + 2000] for at in range(0, len(english), 2000)]
+    for way, argument, row in (
+        ("array", english, "English, array, again"),
+        ("list", english, "English, list, again"),
+        ("lines", lines, "100,000 lines"),
+        ("two threads", lines, "100,000 lines, two threads"),
+        ("lines", documents, "English, 2,000 characters each"),
+        ("two threads", documents, "English, 2,000 characters each, two threads"),
+    ):
+        if way in ways:
+            megabytes = len(argument if isinstance(argument, str) else "".join(argument)) / 1e6
+            again = statistics.median(seconds(ways[way], argument) for _ in range(7))
+            results[f"all processors: {row}"] = megabytes / again
+    return results
 
 
 def installed(name: str) -> str | None:
@@ -191,13 +221,28 @@ def installed(name: str) -> str | None:
 
 def chart(path: Path, results: dict[str, dict[str, float]], versions: dict[str, str]) -> None:
     """Bars as SVG: fresh text to arrays, what a corpus is tokenized at."""
-    rows = {text: f"{text}, array, fresh" for text in ("English", "code", "ten languages")}
+    rows = {text: f"{text}, array, fresh" for text in TEXTS}
     groups = {
         text: {name: result[row] for name, result in results.items() if row in result} for text, row in rows.items()
     }
     names = ", ".join(f"{name} {version_}" for name, version_ in versions.items() if name in results)
     title = "Text not seen before to an array of ids, one thread"
     bar_chart(path, title, groups, " MB/s", f"{names}; {platform.machine()}, {date.today()}")
+
+
+def run(name: str, directory: str, *options: str) -> dict[str, float] | None:
+    """Time a contestant in a process of its own; None where that fails or its ids are wrong, which is printed."""
+    command = [sys.executable, __file__, "--worker", name, "--directory", directory, *options]
+    path = os.pathsep.join([str(DATA.parents[2]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{name}: failed\n{done.stderr[-2000:]}", file=sys.stderr)
+        return None
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "wrong" in result:
+        print(f"{name}: other ids than tiktoken in {result['wrong']}: not timed", file=sys.stderr)
+        return None
+    return result
 
 
 def main() -> None:
@@ -208,45 +253,45 @@ def main() -> None:
     )
     parser.add_argument("--size", type=int, default=10_000_000, help="characters of each text")
     parser.add_argument("--only", nargs="*", default=CONTESTANTS, help="contestants beside tiktoken, the reference")
-    parser.add_argument("--cpu-time", action="store_true", help="count time on the processor")
+    parser.add_argument("--rounds", type=int, default=3, help="processes for each contestant, by turns")
     parser.add_argument("--chart", type=Path, help="write a chart (SVG) here")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--expected", help=argparse.SUPPRESS)
-    parser.add_argument("--write-expected", help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--one-processor", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return worker(arguments)
+        print(json.dumps(worker(arguments.worker, arguments.directory, arguments.one_processor)))
+        return
     versions = {name: found for name in CONTESTANTS if (found := installed(name))}
-    results: dict[str, dict[str, float]] = {}
+    for name in arguments.only:
+        if name not in versions:
+            print(f"{name}: not installed", file=sys.stderr)
+    measured: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        expected = str(Path(directory) / "expected.json")
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(DATA.parents[2]), os.environ.get("PYTHONPATH", "")])
+        write_texts(Path(directory), arguments)
+        names = ["tiktoken", *(n for n in CONTESTANTS if n != "tiktoken" and n in arguments.only and n in versions)]
+        for turn in range(arguments.rounds):
+            for name in names:
+                if turn > 0 and (name in SLOW or name not in measured):
+                    continue
+                found = [run(name, directory, "--one-processor")]
+                if found[0] and name not in SLOW:
+                    found.append(run(name, directory))
+                if None not in found:
+                    measured.setdefault(name, []).extend(result for result in found if result)
+    results = {
+        name: {
+            row: statistics.median(rates[row] for rates in runs if row in rates) for row in dict.fromkeys(chain(*runs))
         }
-        for name in ("tiktoken", *(n for n in CONTESTANTS if n != "tiktoken" and n in arguments.only)):
-            if name not in versions:
-                print(f"{name}: not installed", file=sys.stderr)
-                continue
-            option = "--write-expected" if name == "tiktoken" else "--expected"
-            command = [sys.executable, __file__, "--worker", name, option, expected, "--size", str(arguments.size)]
-            command += ["--english", str(arguments.english)] if arguments.english else []
-            command += ["--cpu-time"] if arguments.cpu_time else []
-            run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            if run.returncode:
-                print(f"{name}: failed\n{run.stderr[-2000:]}", file=sys.stderr)
-                continue
-            result = json.loads(run.stdout.splitlines()[-1])
-            if "wrong" in result:
-                print(f"{name}: other ids than tiktoken in {result['wrong']}: not timed", file=sys.stderr)
-                continue
-            results[name] = result
+        for name, runs in measured.items()
+    }
     print(f"{platform.platform()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, {date.today()}")
     print("  ".join(f"{name} {found}" for name, found in versions.items()), "\n")
     names = [name for name in CONTESTANTS if name in results]
-    print(f"{'MB/s where nothing else is said':34}" + "".join(f"{name:>12}" for name in names))
+    print(f"{'MB/s where nothing else is said':60}" + "".join(f"{name:>12}" for name in names))
     for row in dict.fromkeys(row for name in names for row in results[name]):
         cells = (f"{results[name][row]:12.1f}" if row in results[name] else f"{'-':>12}" for name in names)
-        print(f"{row:34}" + "".join(cells))
+        print(f"{row:60}" + "".join(cells))
     if arguments.chart:
         chart(arguments.chart, {name: results[name] for name in names}, versions)
 

@@ -294,15 +294,13 @@ impl Tokenizer {
     #[inline(never)]
     fn fill_holes<O: Output>(&self, cache: &mut Cache, out: &mut O) {
         let Cache { pieces, holes, scratch, merged, .. } = cache;
-        for hole in holes.get() {
+        for hole in holes.all() {
             let key = hole.key;
             let place = pieces.place(key);
+            // It may have come twice, or have been forgotten only half.
             if pieces.get(key, place).is_some() || pieces.bring_back(key, place) {
                 if let Some(ids) = pieces.get(key, place) {
-                    hole.count = ids.count();
-                    for (to, &id) in hole.ids.iter_mut().zip(ids.get()) {
-                        *to = u32::from(id);
-                    }
+                    hole.fill(ids.get().iter().map(|&id| u32::from(id)));
                     continue;
                 }
             }
@@ -313,8 +311,7 @@ impl Tokenizer {
                 let bytes = key.to_le_bytes();
                 merge(&bytes[..usize::from(bytes[SHORT])], self.vocabulary.merges(), scratch, merged);
             }
-            hole.count = merged.len();
-            hole.ids[..merged.len()].copy_from_slice(merged);
+            hole.fill(merged.iter().copied());
             pieces.put(key, place, merged);
         }
         holes.close(out);

@@ -20,7 +20,7 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyInt, PyList};
+use pyo3::types::{PyInt, PyList, PyTuple};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Lists of so many ids together are worth a table of all integers up to the vocabulary's size.
@@ -136,6 +136,39 @@ fn places(len: usize) -> PyResult<*mut *mut ffi::PyObject> {
     }
     large_pages(places, len);
     Ok(places)
+}
+
+/// The ids of a list or tuple of integers; None where there is anything else in it, or an integer that is no u32.
+pub fn ids_of(ids: &Bound<'_, PyAny>) -> Option<Vec<u32>> {
+    if let Ok(tuple) = ids.cast::<PyTuple>() {
+        return tuple.as_slice().iter().map(id_of).collect();
+    }
+    let list = ids.cast::<PyList>().ok()?;
+    if !PLAIN || list.is_empty() {
+        return list.iter().map(|item| id_of(&item)).collect();
+    }
+    // SAFETY: a `Bound` is a pointer to an object; the GIL is held, and reading real integers runs no code that could
+    // change the list.
+    let items = unsafe {
+        let places = (*list.as_ptr().cast::<ffi::PyListObject>()).ob_item;
+        std::slice::from_raw_parts(places.cast::<Bound<PyAny>>(), list.len())
+    };
+    items.iter().map(id_of).collect()
+}
+
+/// The value of a real integer: the conversion of anything else runs code of others.
+#[inline(always)]
+fn id_of(item: &Bound<'_, PyAny>) -> Option<u32> {
+    if !item.is_instance_of::<PyInt>() {
+        return None;
+    }
+    // SAFETY: an object that is alive.
+    let value = unsafe { ffi::PyLong_AsLong(item.as_ptr()) };
+    if value == -1 {
+        // It may be too large.
+        drop(PyErr::take(item.py()));
+    }
+    u32::try_from(value).ok()
 }
 
 /// The integer of an id, with a reference.

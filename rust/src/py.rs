@@ -9,7 +9,7 @@ use crate::decoder::Decoder;
 use crate::encoder::{Few, Id, Tokenizer, SMALL, TINY};
 use crate::jsonl;
 use crate::lazy::Lazy;
-use crate::lists::Integers;
+use crate::lists::{ids_of, Integers};
 use crate::pretokenize::{last_cut, pieces};
 use crate::table::large_pages;
 use crate::texts::{with_texts, Text};
@@ -18,7 +18,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::raw::c_void;
@@ -137,18 +137,6 @@ impl Bpe {
     }
 }
 
-/// The ids of a list or tuple of integers; None where there is anything else in it, or an integer that is no u32.
-fn integers_of(ids: &Bound<'_, PyAny>) -> Option<Vec<u32>> {
-    fn value(item: &Bound<'_, PyAny>) -> Option<u32> {
-        // Only real integers: the conversion of others runs code that might change the list.
-        item.cast::<PyInt>().ok()?.extract().ok()
-    }
-    if let Ok(list) = ids.cast::<PyList>() {
-        return list.iter().map(|item| value(&item)).collect();
-    }
-    ids.cast::<PyTuple>().ok()?.iter_borrowed().map(|item| value(&item)).collect()
-}
-
 #[pymethods]
 impl Bpe {
     #[new]
@@ -175,9 +163,9 @@ impl Bpe {
         let text = Text::new(text)?;
         let text = text.characters()?;
         match text {
-            // Each byte may be an id, and the encoder asks for room for eight more.
+            // Each byte may be an id, and the encoder asks for room for up to sixteen more.
             Characters::Utf8(bytes) if bytes.len() <= TINY => {
-                let mut ids = Few::<{ TINY + 8 }>::default();
+                let mut ids = Few::<{ TINY + 16 }>::default();
                 let done = self.tokenizer.encode_words(bytes, &mut ids);
                 if done < bytes.len() {
                     self.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
@@ -301,7 +289,7 @@ impl Bpe {
     }
 
     fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        if let Some(ids) = integers_of(ids) {
+        if let Some(ids) = ids_of(ids) {
             return self.decode_ids(py, &ids);
         }
         if let Ok(buffer) = PyBuffer::<u32>::get(ids) {
