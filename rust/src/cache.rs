@@ -172,7 +172,7 @@ impl Cache {
         let entry = match Ids::new(ids) {
             Some(ids) => Short { key, ids },
             None if self.put_medium(&[key, 0, 0], hash(key), ids) => {
-                Short { key: Self::mark(key), ids: Ids::default() }
+                Short { key: key | Self::MARK, ids: Ids::default() }
             }
             None => return,
         };
@@ -183,19 +183,15 @@ impl Cache {
         }
     }
 
-    /// What is kept for a short piece of more than eight ids: its bytes, but no length, which is no key.
-    ///
-    /// So a piece that comes for the first time need not be looked for among the longer ones.
-    #[inline(always)]
-    fn mark(key: Key) -> Key {
-        key & (!0 >> 8)
-    }
+    /// What is kept for a short piece of more than eight ids: by this a piece that comes for the first time need not be
+    /// looked for among the longer ones. A bit that no key has.
+    const MARK: Key = 1 << 127;
 
     /// The ids of a short piece that has more than eight.
     #[inline(always)]
     pub fn get_many(&self, key: Key, place: Place) -> Option<&[u16]> {
         let line = &self.short[2 * place.0..][..2];
-        let marked = line.iter().any(|entry| entry.key == Self::mark(key));
+        let marked = line.iter().any(|entry| entry.key == key | Self::MARK);
         if marked {
             self.get_medium(&[key, 0, 0], hash(key))
         } else {
@@ -210,7 +206,7 @@ impl Cache {
         let before = std::mem::replace(&mut self.short, more);
         (self.shift, self.puts) = (self.shift - 2, 0);
         for &entry in before.iter().filter(|entry| entry.key != 0) {
-            let place = self.place_of(entry.key);
+            let place = self.place_of(entry.key & !Self::MARK);
             self.insert(entry, place);
         }
     }

@@ -427,6 +427,22 @@ mod tests {
     }
 
     #[test]
+    fn where_a_long_piece_is_looks_like_no_short_piece() {
+        let (tokenizer, mut cache) = (tokenizer(), Cache::default());
+        for end in [16, 64, 4096] {
+            let place = (end as Key) << 60;
+            for length in 1..=SHORT {
+                let mut out: Vec<u32> = Vec::new();
+                tokenizer.encode(&place.to_le_bytes()[..length].repeat(2)[..length], &mut cache, &mut out);
+                assert_eq!(out.len(), length);
+                out.clear();
+                tokenizer.encode(&vec![0xff; end], &mut cache, &mut out);
+                assert_eq!(out, vec![255; end], "{length}");
+            }
+        }
+    }
+
+    #[test]
     fn every_level_counts_and_encodes_the_same() {
         let text =
             "Hello  wörld's 12\n\n\u{3000}漢字, isn't it?  ab\u{a0}a abcabc   verylongwordwithoutanyspaces ".repeat(40);
