@@ -428,17 +428,19 @@ mod tests {
 
     #[test]
     fn where_a_long_piece_is_looks_like_no_short_piece() {
-        let (tokenizer, mut cache) = (tokenizer(), Cache::default());
+        let tokenizer = tokenizer();
+        let more: String = (0..3000).map(|i| format!("{i} ")).collect();
         for end in [16, 64, 4096] {
-            let place = (end as Key) << 60;
+            let (mut cache, mut out) = (Cache::default(), Vec::<u32>::new());
             for length in 1..=SHORT {
-                let mut out: Vec<u32> = Vec::new();
-                tokenizer.encode(&place.to_le_bytes()[..length].repeat(2)[..length], &mut cache, &mut out);
-                assert_eq!(out.len(), length);
-                out.clear();
-                tokenizer.encode(&vec![0xff; end], &mut cache, &mut out);
-                assert_eq!(out, vec![255; end], "{length}");
+                let piece = &((end as Key) << 60).to_le_bytes()[..length];
+                tokenizer.encode(piece, &mut cache, &mut out);
             }
+            // So many that the cache grows.
+            tokenizer.encode(more.as_bytes(), &mut cache, &mut out);
+            out.clear();
+            tokenizer.encode(&vec![0xff; end], &mut cache, &mut out);
+            assert_eq!(out, vec![255; end]);
         }
     }
 
