@@ -1,12 +1,4 @@
 //! The table of merges: which pairs of tokens become which token, in what order, and which tokens stand side by side.
-//!
-//! Performance notes (30 November 2026), one thread, the 20,033 words of 5 MB of English that are no token, 8 bytes each,
-//! ns for each (warm; with random reads of 4 MiB between two of them), on a machine with other work:
-//! - Slots of 64 bits with the whole pair, two places, 1 MiB: 280; 380. Three quarters of that was waiting for the table.
-//! - Slots of 32 bits, half a MiB, the pair compared when it is its turn: 180-220; 230-280. Kept. Pieces of a megabyte, of
-//!   which four windows are merged at once, lose by it: 72 MB/s to 64 of random letters, 97 to 84 of mixed case.
-//! - The same with two slots for a place, a quarter of a MiB: no better, and 5 % less for long pieces.
-//! - Slots of 64 bits, two for a place, half a MiB, no comparing later: 240; 330-420, and slower for long pieces.
 
 use crate::lazy::Lazy;
 use crate::pairs::Pairs;

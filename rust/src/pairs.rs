@@ -3,6 +3,16 @@
 //! The uppermost bits of a pair's hash choose one of the pilots, and that was chosen so that the pairs which share it have
 //! entries of their own. So a look-up reads one line of the table and has no branch, which is what counts, as nobody can
 //! predict which pairs merge.
+//!
+//! Performance notes (30 November 2026), one thread, the 20,033 words of 5 MB of English that are no token, 8 bytes each,
+//! ns for each, warm, on a machine with other work; and MB/s of a million random letters, of which four windows are merged
+//! at once:
+//! - Slots of 64 bits with the whole pair, in one of two places (cuckoo hashing), 1 MiB: 280; 72. Three quarters of that
+//!   was waiting for the table.
+//! - Slots of 32 bits with a part of the hash, half a MiB, the pair compared when it is its turn: 180-220; 64. Two slots
+//!   for a place, a quarter of a MiB: no better. (On the day of the next line: 143; 64.)
+//! - This table, whole pairs in half a MiB, one load after that of a pilot: 149; 76. Kept: nothing is compared later, and
+//!   long pieces, digits and Chinese came a sixth faster. A single short piece waits for two loads, not one.
 
 use crate::words::FastMap;
 use std::borrow::Cow;
@@ -114,5 +124,45 @@ impl Pairs {
             return self.homeless.get(&pair).copied().unwrap_or(rank);
         }
         rank
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn every_pair_has_its_rank_and_others_have_none() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = |limit: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            ((state >> 20) % limit) as u32
+        };
+        let mut homeless = 0;
+        for count in (0..40).chain([100, 800, 1000, 5000, 52_000]) {
+            for ids in [8, 300, u64::from(Pairs::NONE) + 1] {
+                let (mut list, mut ranks) = (Vec::new(), HashMap::new());
+                for _ in 0..count.min(ids * ids / 2) {
+                    let pair = [random(ids), random(ids)];
+                    ranks.entry(pair).or_insert_with(|| {
+                        list.push(pair);
+                        list.len() as u32 - 1
+                    });
+                }
+                let pairs = Pairs::new(&list);
+                homeless += pairs.homeless.len();
+                for (pair @ [left, right], rank) in ranks.clone() {
+                    assert_eq!(pairs.rank(left, right), rank, "{pair:?}");
+                }
+                for _ in 0..1000 {
+                    let [left, right] = [random(ids), random(ids)];
+                    assert_eq!(pairs.rank(left, right), ranks.get(&[left, right]).copied().unwrap_or(Pairs::NONE));
+                }
+            }
+        }
+        assert!(homeless > 0, "those are tested, too");
     }
 }
