@@ -176,11 +176,15 @@ fn in_parallel<'a, T: Texts + ?Sized, R: Default + Send>(
 
 /// An empty array with room for about the ids of the texts, which only becomes memory as it is filled.
 fn room<I: Id>(texts: &(impl Texts + ?Sized)) -> Vec<I> {
+    /// Beyond so many it grows as it is filled: the guess may be wrong, and address space has an end, too.
+    const MOST: usize = 1 << 28;
     let looked_at = texts.len().min(64);
-    let bytes: usize = (0..looked_at).map(|i| texts.get(i).most_bytes()).sum();
-    let bytes = bytes as u128 * texts.len() as u128 / looked_at.max(1) as u128;
-    let mut ids: Vec<I> = Vec::with_capacity(bytes as usize / 2 + 16);
-    large_pages(ids.as_mut_ptr(), ids.capacity());
+    let bytes: usize = (0..looked_at).map(|i| texts.get(i * texts.len() / looked_at).most_bytes()).sum();
+    let guess = bytes as u128 * texts.len() as u128 / looked_at.max(1) as u128 / 2;
+    let mut ids: Vec<I> = Vec::new();
+    if ids.try_reserve_exact(guess.min(MOST as u128) as usize + 16).is_ok() {
+        large_pages(ids.as_mut_ptr(), ids.capacity());
+    }
     ids
 }
 
