@@ -226,7 +226,7 @@ def chart(path: Path, results: dict[str, dict[str, float]], versions: dict[str, 
         text: {name: result[row] for name, result in results.items() if row in result} for text, row in rows.items()
     }
     names = ", ".join(f"{name} {version_}" for name, version_ in versions.items() if name in results)
-    title = "Text not seen before to an array of ids, one thread"
+    title = "Text not seen before to an array of ids, one processor"
     bar_chart(path, title, groups, " MB/s", f"{names}; {platform.machine()}, {date.today()}")
 
 
@@ -290,8 +290,8 @@ def main() -> None:
     names = [name for name in CONTESTANTS if name in results]
     print(f"{'MB/s where nothing else is said':60}" + "".join(f"{name:>12}" for name in names))
     for row in dict.fromkeys(row for name in names for row in results[name]):
-        cells = (f"{results[name][row]:12.1f}" if row in results[name] else f"{'-':>12}" for name in names)
-        print(f"{row:60}" + "".join(cells))
+        cells = (f"{rate:.{1 if rate >= 1 else 2}f}" if (rate := results[name].get(row)) else "-" for name in names)
+        print(f"{row:60}" + "".join(f"{cell:>12}" for cell in cells))
     if arguments.chart:
         chart(arguments.chart, {name: results[name] for name in names}, versions)
 

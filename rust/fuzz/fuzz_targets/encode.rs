@@ -27,6 +27,7 @@ fuzz_target!(|text: &[u8]| {
     let mut ids: Vec<u32> = Vec::new();
     CACHE.with_borrow_mut(|cache| GPT2.encode(text, cache, &mut ids));
     assert_eq!(ids, expected);
+    assert_eq!(CACHE.with_borrow_mut(|cache| GPT2.count(text, cache)), ids.len());
     let mut portable: Vec<u32> = Vec::new();
     CACHE.with_borrow_mut(|cache| GPT2.encode_portable(text, cache, &mut portable));
     assert_eq!(portable, expected);
