@@ -39,6 +39,9 @@ class Bpe:
 def byte_symbols() -> list[str]:
     """The character that stands for each byte in vocab.json and merges.txt, by byte."""
 
+def wide_string(utf8: bytes) -> str | None:
+    """The str of bytes; None where `bytes.decode` makes it as fast, or they are not UTF-8."""
+
 def last_cut(text: _Text) -> int:
     """The last place where a text that goes on can be cut without changing an id; 0 where there is none."""
 

@@ -6,6 +6,7 @@ The work is done in Rust (`gpt2fast._bpe`); here are the defaults, the policy fo
 from __future__ import annotations
 
 from gpt2fast import _bpe
+from gpt2fast._bpe import wide_string
 from gpt2fast.decode_stream import DecodeStream
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
 from gpt2fast.gpt2_files import GPT2Files
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["DecodeStream", "Tokenizer", "get_encoding"]
 
 _GPT2_NAMES = ("gpt2", "r50k_base")
+_LONG_TEXT = 1 << 14  # bytes
 # By name, however it was passed: a tokenizer pickles as its name only where there is one of that name.
 _encodings: dict[str, Tokenizer] = {}
 
@@ -357,7 +359,10 @@ class Tokenizer:
         >>> get_encoding("gpt2").decode([31373, 995])
         'hello world'
         """
-        return self.decode_bytes(tokens).decode("utf-8", errors=errors)
+        utf8 = self.decode_bytes(tokens)
+        # bytes.decode begins with small characters, and moves all of them when it meets a large one.
+        text = wide_string(utf8) if len(utf8) >= _LONG_TEXT else None
+        return utf8.decode("utf-8", errors=errors) if text is None else text
 
     def decode_single_token_bytes(self, token: int) -> bytes:
         """The bytes of one token, special or not.  Raises UnknownTokenError (a KeyError)."""

@@ -42,6 +42,24 @@ def test_batches(batch, num_threads):
     assert ENC.decode_bytes_batch(batch, num_threads=num_threads) == reference().decode_bytes_batch(batch)
 
 
+@given(st.text(st.sampled_from("ab é漢🙂\0\U0010ffff"), min_size=1), st.integers(0, 40))
+def test_long_texts(part, shift):
+    text = "x" * shift + part * (20_000 // len(part)) + "🙂"
+    assert ENC.decode(ENC.encode_ordinary(text)) == text
+
+
+@pytest.mark.parametrize("errors", ["replace", "ignore", "strict", "backslashreplace"])
+def test_long_texts_that_are_not_utf8(errors):
+    for wrong in (b"\xf0\x9f\x99", b"\xed\xa0\x80", b"\xff", b"\xf4\x90\x80\x80", b"\xc0\x80"):
+        data = "word 🙂 ".encode() * 2000 + wrong
+        ids = ENC.encode_ordinary(data)
+        if errors == "strict":
+            with pytest.raises(UnicodeDecodeError):
+                ENC.decode(ids, errors)
+        else:
+            assert ENC.decode(ids, errors) == data.decode("utf-8", errors)
+
+
 def test_every_token():
     for token in range(ENC.n_vocab):
         assert ENC.decode_single_token_bytes(token) == reference().decode_single_token_bytes(token)

@@ -1,7 +1,7 @@
 //! GPT-2's byte-level BPE tokenizer: the split into pieces, the merge loop, and batches over threads.
 //!
-//! Nothing here but `py`, `lists` and `texts` knows Python. The journey of a text: [`characters`] makes UTF-8 of it, [`scan`]
-//! cuts that into the pieces of [`pretokenize`], [`encoder`] looks each piece up in [`cache`] and, some at a time
+//! Nothing here but `py` and what is below it knows Python. The journey of a text: [`characters`] makes UTF-8 of it,
+//! [`scan`] cuts that into the pieces of [`pretokenize`], [`encoder`] looks each piece up in [`cache`] and, some at a time
 //! ([`holes`]), in [`words`], or merges it ([`merge`]) by the tables of [`vocabulary`]; [`batch`] does so for many texts on
 //! many threads, and [`decoder`] goes back. [`jsonl`] reads the texts of corpora.
 
@@ -34,8 +34,4 @@ pub mod vocabulary;
 pub mod words;
 
 #[cfg(feature = "python")]
-mod lists;
-#[cfg(feature = "python")]
 mod py;
-#[cfg(feature = "python")]
-mod texts;

@@ -2,6 +2,10 @@
 //!
 //! Policy (defaults, special tokens, error messages) is `gpt2fast/tokenizer.py`'s; this file only converts.
 
+mod lists;
+mod strings;
+mod texts;
+
 use crate::batch::{count_batch, encode_batch, Texts};
 use crate::caches::Caches;
 use crate::characters::Characters;
@@ -9,11 +13,10 @@ use crate::decoder::Decoder;
 use crate::encoder::{Few, Id, Tokenizer, SMALL, TINY};
 use crate::jsonl;
 use crate::lazy::Lazy;
-use crate::lists::{ids_of, Integers};
 use crate::pretokenize::{last_cut, pieces};
 use crate::table::large_pages;
-use crate::texts::{with_texts, Text};
 use crate::vocabulary::{byte_symbols, VocabularyError};
+use lists::{ids_of, Integers};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::ffi;
@@ -22,6 +25,8 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::raw::c_void;
+use strings::wide_string;
+use texts::{with_texts, Text};
 
 /// Texts shorter than this are encoded with the GIL held: releasing it costs more than they do.
 const SHORT_TEXT: usize = 1 << 11;
@@ -348,6 +353,13 @@ fn read_jsonl(
     Ok((Buffer { data: Data::U8(texts.data) }, Buffer { data: Data::I64(texts.offsets) }, texts.bad, texts.mended))
 }
 
+/// The str of bytes; None where `bytes.decode` makes it as fast, or they are not UTF-8.
+#[pyfunction]
+#[pyo3(name = "wide_string")]
+fn py_wide_string<'py>(py: Python<'py>, utf8: &[u8]) -> PyResult<Option<Bound<'py, PyString>>> {
+    wide_string(py, utf8)
+}
+
 #[pymodule(gil_used = false)]
 fn _bpe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Bpe>()?;
@@ -355,5 +367,6 @@ fn _bpe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(py_byte_symbols, module)?)?;
     module.add_function(wrap_pyfunction!(py_last_cut, module)?)?;
     module.add_function(wrap_pyfunction!(read_jsonl, module)?)?;
+    module.add_function(wrap_pyfunction!(py_wide_string, module)?)?;
     Ok(())
 }
