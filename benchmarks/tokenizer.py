@@ -151,7 +151,7 @@ def worker(name: str, directory: Path, one_processor: bool) -> dict[str, Any]:
     every = {text: (directory / text).read_text(encoding="utf-8") for text in TEXTS}
     expected = directory / "expected.json"  # written by the first contestant, tiktoken
     own = {kind: [int(i) for i in ways["list"](text[:CHECKED])] for kind, text in every.items()}
-    if not expected.exists():
+    if name == "tiktoken" and not expected.exists():
         expected.write_text(json.dumps(own))
     elif wrong := [kind for kind, ids in json.loads(expected.read_text()).items() if own[kind] != ids]:
         return {"wrong": wrong}

@@ -6,7 +6,6 @@ The work is done in Rust (`gpt2fast._bpe`); here are the defaults, the policy fo
 from __future__ import annotations
 
 from gpt2fast import _bpe
-from gpt2fast._bpe import wide_string
 from gpt2fast.decode_stream import DecodeStream
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
 from gpt2fast.gpt2_files import GPT2Files
@@ -361,7 +360,7 @@ class Tokenizer:
         """
         utf8 = self.decode_bytes(tokens)
         # bytes.decode begins with small characters, and moves all of them when it meets a large one.
-        text = wide_string(utf8) if len(utf8) >= _LONG_TEXT else None
+        text = _bpe.wide_string(utf8) if len(utf8) >= _LONG_TEXT else None
         return utf8.decode("utf-8", errors=errors) if text is None else text
 
     def decode_single_token_bytes(self, token: int) -> bytes:

@@ -175,7 +175,7 @@ fn in_parallel<'a, T: Texts + ?Sized, R: Default + Send>(
 }
 
 /// An empty array with room for about the ids of the texts, which only becomes memory as it is filled.
-fn room<I: Id>(texts: &(impl Texts + ?Sized)) -> Vec<I> {
+pub fn room<I: Id>(texts: &(impl Texts + ?Sized)) -> Vec<I> {
     /// Beyond so many it grows as it is filled: the guess may be wrong, and address space has an end, too.
     const MOST: usize = 1 << 28;
     let looked_at = texts.len().min(64);

@@ -22,7 +22,7 @@ struct Short {
     ids: Ids,
 }
 
-/// One to eight ids. In place of the eighth is their number where they are less, so the eighth id must be more than that.
+/// One to eight ids. In place of the eighth is their number where they are less, so the eighth id must be 8 at least.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(16))]
 pub struct Ids([u16; FEW]);
@@ -133,7 +133,7 @@ impl Cache {
         place
     }
 
-    /// The processor begins to fetch what [`Cache::bring_back`] looks at.
+    /// The processor begins to fetch what [`Cache::find`] looks at, too.
     #[inline(always)]
     pub fn prefetch_beside(&self, place: Place) {
         prefetch(&self.short[2 * (place.0 ^ 1)]);
@@ -226,8 +226,16 @@ impl Cache {
         }
     }
 
+    /// As [`Cache::get`], of pieces that gave way, too: such a one is brought back.
+    pub fn find(&mut self, key: Key, place: Place) -> Option<&Ids> {
+        if self.get(key, place).is_none() && !self.bring_back(key, place) {
+            return None;
+        }
+        self.get(key, place)
+    }
+
     /// Bring a short piece back that gave way; false where it is forgotten.
-    pub fn bring_back(&mut self, key: Key, place: Place) -> bool {
+    fn bring_back(&mut self, key: Key, place: Place) -> bool {
         let beside = &mut self.short[2 * (place.0 ^ 1)..][..2];
         let Some(found) = beside.iter_mut().find(|entry| entry.key == key) else { return false };
         let entry = std::mem::take(found);
@@ -337,9 +345,8 @@ mod tests {
                 let piece = piece(i);
                 let key = pack(&piece, 0, piece.len());
                 let place = cache.place(key);
-                if cache.get(key, place).is_some() || cache.bring_back(key, place) {
-                    let found_ids = cache.get(key, place).expect("brought back").get();
-                    assert!(found_ids.iter().map(|&id| u32::from(id)).eq(ids(i)), "{i}");
+                if let Some(found_ids) = cache.find(key, place) {
+                    assert!(found_ids.get().iter().map(|&id| u32::from(id)).eq(ids(i)), "{i}");
                     found += 1;
                 }
             }
@@ -353,9 +360,16 @@ mod tests {
         let mut cache = Cache::default();
         let key = pack(b"piece", 0, 5);
         let place = cache.place(key);
-        assert!(cache.get(key, place).is_none() && !cache.bring_back(key, place));
+        assert!(cache.find(key, place).is_none());
         cache.put(key, place, &[1 << 16]);
-        assert!(cache.get(key, place).is_none());
+        assert!(cache.find(key, place).is_none() && cache.get_many(key, place).is_none());
+        // Too many for a short one, or the last of eight looks like their number: kept among the longer ones.
+        for ids in [vec![1; FEW + 1], vec![9, 9, 9, 9, 9, 9, 9, 7]] {
+            cache.put(key, place, &ids);
+            assert!(cache.find(key, place).is_none());
+            let many = cache.get_many(key, place).expect("kept");
+            assert!(many.iter().map(|&id| u32::from(id)).eq(ids));
+        }
         let (long, longer) = ([b'-'; LONG], [b'-'; LONG + 1]);
         cache.put_long(&long, &[7, 8]);
         cache.put_long(&longer, &[7, 8]);

@@ -41,7 +41,8 @@ pub trait Level {
     unsafe fn high_bits(block: &[u8; BLOCK]) -> HighBits;
 
     /// The classes of the characters of two and three bytes that begin at the places of two masks and end inside the
-    /// block: the low bit and the high bit of each. None where one is written with more bytes than it needs.
+    /// block: the low bit and the high bit of each. None where one is written with more bytes than it needs. (Surrogates
+    /// are no UTF-8 either, but of class Other like bytes that are not.)
     ///
     /// # Safety
     /// As [`Level::classify`].

@@ -309,11 +309,9 @@ impl Tokenizer {
             let key = hole.key;
             let place = pieces.place(key);
             // It may have come twice, or have been forgotten only half.
-            if pieces.get(key, place).is_some() || pieces.bring_back(key, place) {
-                if let Some(ids) = pieces.get(key, place) {
-                    hole.fill(ids.get().iter().map(|&id| u32::from(id)));
-                    continue;
-                }
+            if let Some(ids) = pieces.find(key, place) {
+                hole.fill(ids.get().iter().map(|&id| u32::from(id)));
+                continue;
             }
             merged.clear();
             if let Some(id) = self.words.get(key, hole.hash) {

@@ -27,7 +27,7 @@
 //!   filter: 33 of random letters, 31 digits, 54 mixed case, 74 Chinese, 40 of one letter; 6 of `=`, where windows grew.
 //! - Search alone, without windows: 20, 17, 27, 47, 172; 162 of `=`. It looks at two candidates a token and six pairs,
 //!   and the processor guesses each of these branches wrongly half of the time.
-//! - Four windows side by side, a bit mask for the list, pairs at two places (`merges.rs`) without a branch, search where
+//! - Four windows side by side, a bit mask for the list, pairs looked up without a branch, search where
 //!   windows do not join: 73, 71, 95, 105, 136; 159 of `=`. Kept.
 
 use crate::lane::{border, Keys, Lane, LARGEST};

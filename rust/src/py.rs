@@ -6,7 +6,7 @@ mod lists;
 mod strings;
 mod texts;
 
-use crate::batch::{count_batch, encode_batch, Texts};
+use crate::batch::{count_batch, encode_batch, room, Texts};
 use crate::caches::Caches;
 use crate::characters::Characters;
 use crate::decoder::Decoder;
@@ -14,7 +14,6 @@ use crate::encoder::{Few, Id, Tokenizer, SMALL, TINY};
 use crate::jsonl;
 use crate::lazy::Lazy;
 use crate::pretokenize::{last_cut, pieces};
-use crate::table::large_pages;
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use lists::{ids_of, Integers};
 use pyo3::buffer::PyBuffer;
@@ -89,8 +88,7 @@ impl Bpe {
 
     fn ids<I: Id>(&self, py: Python<'_>, text: Characters<'_>) -> Vec<I> {
         let encode = || {
-            let mut ids: Vec<I> = Vec::with_capacity(text.len() / 2 + 4);
-            large_pages(ids.as_mut_ptr(), ids.capacity());
+            let mut ids = room(&[text][..]);
             self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
             ids
         };

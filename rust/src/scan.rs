@@ -43,7 +43,7 @@ impl Classes {
     }
 }
 
-/// The same for characters of four bytes; beyond U+10FFFF there is no UTF-8.
+/// As [`Level::classes`], for characters of four bytes; None beyond U+10FFFF, too, where there is no UTF-8.
 #[inline(always)]
 fn classes_of_four(block: &[u8; BLOCK], mut four: u64) -> Option<[u64; 2]> {
     let (mut low, mut top) = (0, 0);

@@ -30,7 +30,10 @@ pub const fn room(characters: usize) -> usize {
 pub fn append<U: Unit>(text: &[U], at: usize, end: usize, utf8: &mut [u8], length: usize) -> (usize, usize) {
     assert!(end <= text.len() && at <= end && utf8[length..].len() >= room(end - at));
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+    if is_x86_feature_detected!("avx512vbmi2")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("bmi2")
+    {
         // SAFETY: they are there, and so is the room.
         return unsafe { avx512::append(text, at, end, utf8, length) };
     }
