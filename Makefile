@@ -40,7 +40,7 @@ lint: $(VENV)/.installed-lint  ## formatting, linters, types, stubs, generated f
 	$(BIN)/ruff check .
 	$(BIN)/cython-lint pyx
 	$(BIN)/mypy
-	$(BIN)/stubtest gpt2fast._bpe gpt2fast.kernels --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
+	$(BIN)/stubtest gpt2fast._bpe gpt2fast.kernels --allowlist tests/tools/stubtest-allowlist.txt --ignore-unused-allowlist
 	$(BIN)/python rust/tools/generate_unicode.py --check
 
 format: $(VENV)/.installed-lint  ## rewrite the sources as `make lint` wants them
@@ -50,12 +50,12 @@ format: $(VENV)/.installed-lint  ## rewrite the sources as `make lint` wants the
 
 .PHONY: wheel docs
 wheel: $(VENV)/bin/python  ## build the wheel of a release into dist/, use it in an empty environment at each CPU level
-	$(BIN)/python tests/check_wheel.py
+	$(BIN)/python tests/tools/check_wheel.py
 
 docs: $(VENV)/.installed-docs  ## run every example of the pages, then build them into build/site, warnings are errors
-	$(BIN)/python -m pytest -q tests/test_documentation.py
+	$(BIN)/python -m pytest -q tests/package/test_documentation.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python tests/check_site.py build/site
+	$(BIN)/python tests/tools/check_site.py build/site
 
 $(VENV)/.installed-docs: $(VENV)/.installed-test
 	@echo "== installing what the pages need =="
@@ -63,7 +63,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed-test
 	@touch $@
 
 package: $(VENV)/.installed-test  ## build sdist and wheel, install each in an empty environment, use it there
-	$(BIN)/python tests/check_package.py
+	$(BIN)/python tests/tools/check_package.py
 
 # libFuzzer with coverage from the stable compiler; new inputs are kept under target/fuzz, findings appear there, too.
 FUZZ_SECONDS ?= 60
@@ -82,13 +82,13 @@ fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer or reader
 			target/fuzz/corpus/$$target || exit 1; \
 	done
 	@echo "== fuzz: safetensors =="; mkdir -p target/fuzz/corpus/safetensors
-	$(BIN)/python tests/fuzz_safetensors.py $(LIBFUZZER) -artifact_prefix=target/fuzz/safetensors- \
+	$(BIN)/python tests/tools/fuzz_safetensors.py $(LIBFUZZER) -artifact_prefix=target/fuzz/safetensors- \
 		target/fuzz/corpus/safetensors
 
 # The package again, under build/sanitize, with its kernels watched: no access outside of memory, no undefined behaviour.
 # The kernels for GPUs are watched as they run on the CPU, once for all levels.
-SANITIZED := tests/test_kernels.py tests/test_cache.py tests/test_invariance.py tests/test_threads.py \
-	tests/test_reference.py
+SANITIZED := tests/kernels/test_kernels.py tests/kernels/test_cache.py tests/model/test_invariance.py tests/kernels/test_threads.py \
+	tests/model/test_reference.py
 sanitize: $(VENV)/.installed-test  ## run the kernels' tests at each CPU level under the sanitizers (four minutes to build)
 	$(BIN)/python -m pip install --quiet "cython>=3.1,<4" "setuptools>=77"
 	rm -rf build/sanitize && mkdir -p build/sanitize && cp -r gpt2fast build/sanitize/
@@ -104,7 +104,7 @@ sanitize: $(VENV)/.installed-test  ## run the kernels' tests at each CPU level u
 	@echo "== sanitize: kernels.cu, choice.cu =="
 	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 GPT2FAST_SANITIZE=address,undefined \
-		PYTHONPATH=build/sanitize $(BIN)/pytest -q tests/test_cuda_kernels.py
+		PYTHONPATH=build/sanitize $(BIN)/pytest -q tests/cuda/test_cuda_kernels.py
 
 clean:  ## remove everything that was built
 	rm -rf $(VENV) build dist target rust/target gpt2fast/kernels/*.so gpt2fast/_bpe*.so

@@ -28,7 +28,7 @@ import numpy as np
 import tokenizer_corpora as corpora
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 from tokenizer_reference import reference  # noqa: E402
 
 KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "txt", "parquet")

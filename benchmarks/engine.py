@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import seeded  # noqa: E402
 from charts import bar_chart  # noqa: E402
@@ -132,7 +132,7 @@ def prepare(directory: Path, size: str, contestants: list[str]) -> list[str]:
     """Write the checkpoint and what is made of it, each in a process of its own; the contestants that have theirs."""
     if not (directory / "model.safetensors").exists():
         from gpt2fast import get_encoding
-        from gpt2fast.model import GPT2
+        from gpt2fast.model.gpt2 import GPT2
 
         config = seeded.config(size)
         GPT2.from_tensors(config, seeded.tensors(config)).save_pretrained(directory)

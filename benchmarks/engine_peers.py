@@ -120,7 +120,7 @@ class Gpt2fast(Contestant):
     devices = ("cpu", "cuda")
 
     def __init__(self, directory: Path, kind: str, threads: int, device: str) -> None:
-        from gpt2fast.model import GPT2
+        from gpt2fast.model.gpt2 import GPT2
 
         dtype, _, gemm = kind.partition(" ")
         self.model = GPT2.from_pretrained(

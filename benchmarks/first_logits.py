@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import seeded  # noqa: E402
 
 OURS = """
-from gpt2fast.model import GPT2
+from gpt2fast.model.gpt2 import GPT2
 logits = GPT2.from_pretrained({directory!r}, dtype={dtype!r})({ids}, last_only=True)
 """
 TRANSFORMERS = """

@@ -28,12 +28,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy as reference
 
-sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "tests")]
+sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "tests" / "support")]
 
 import seeded  # noqa: E402
 
 from gpt2fast import safetensors as st  # noqa: E402
-from gpt2fast.threads import default_num_threads  # noqa: E402
+from gpt2fast._internal.threads import default_num_threads  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
 

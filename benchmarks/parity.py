@@ -20,9 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import gpt2fast
-from gpt2fast import tokenizer
 
-FILES = Path(tokenizer.__file__).parent / "data" / "gpt2"
+FILES = Path(gpt2fast.__file__).parent / "data" / "gpt2"
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SAMPLE = """
 the of and to in is that it was for on are as with his they I'm don't we'll they've you're it's Größe naïve déjà 'S '

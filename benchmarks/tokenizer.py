@@ -71,7 +71,7 @@ def contestant(name: str, directory: Path) -> dict[str, Callable[[Any], Any]]:
             "decode": enc.decode,
         }
     if name == "tiktoken":
-        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
         from tokenizer_reference import reference
 
         peer = reference()

@@ -1,7 +1,8 @@
 """MkDocs hooks: README's figures and the commands' help in the pages, so that they are written down once.
 
 In a page the comment `<!-- README: Figures -->` becomes that section of README, `<!-- table: COLUMN -->` the first of
-its tables that has such a column, and `<!-- commands -->` the --help of every command.
+its tables that has such a column, `<!-- commands -->` the --help of every command, and `<!-- rooms -->` the table of
+the package's rooms.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+ROOMS = ROOT / "gpt2fast" / "README.md"
 
 
 def section(name: str) -> str:
@@ -33,6 +36,14 @@ def table(name: str) -> str:
     raise ValueError(f"README.md has no table with a column {name!r}")
 
 
+def rooms() -> str:
+    """The table of the package's rooms, in Markdown."""
+    match = re.search(r"(?:^\|.*\n)+", ROOMS.read_text(encoding="utf-8"), re.MULTILINE)
+    if match is None:
+        raise ValueError(f"{ROOMS} has no table")
+    return match[0]
+
+
 def helped(*arguments: str) -> str:
     """What `gpt2fast … --help` writes."""
     environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(README.parent)}
@@ -50,5 +61,6 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put in what a page asks for; called by MkDocs."""
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands())
+    markdown = markdown.replace("<!-- rooms -->", rooms())
     markdown = re.sub(r"<!-- README: (.+?) -->", lambda match: section(match[1]), markdown)
     return re.sub(r"<!-- table: (.+?) -->", lambda match: table(match[1]), markdown)

@@ -11,6 +11,7 @@ Names are loaded when they are first used, so that a program that only tokenizes
 
 from __future__ import annotations
 
+from gpt2fast._internal import former_names
 from gpt2fast.errors import (
     CpuLevelError,
     DeviceError,
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpt2fast import safetensors
-    from gpt2fast.beam import Beam
-    from gpt2fast.config import Config
-    from gpt2fast.generation import Generation
+    from gpt2fast.checkpoint.config import Config
+    from gpt2fast.generation.beam import Beam
+    from gpt2fast.generation.sequence import Generation
     from gpt2fast.language_model import LanguageModel, load
-    from gpt2fast.model import GPT2
-    from gpt2fast.scoring import Score
-    from gpt2fast.tokenizer import Tokenizer, get_encoding
+    from gpt2fast.model.gpt2 import GPT2
+    from gpt2fast.scoring.score import Score
+    from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
 
     __version__: str
 
@@ -66,8 +67,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Beam": "beam",
-    "Config": "config",
+    "Beam": "generation.beam",
+    "Config": "checkpoint.config",
     "GPT2": "model",
     "Generation": "generation",
     "LanguageModel": "language_model",
@@ -76,6 +77,8 @@ _HOMES = {
     "get_encoding": "tokenizer",
     "load": "language_model",
 }
+
+former_names.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -8,26 +8,26 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
-from gpt2fast.arguments import whole_number
-from gpt2fast.batch import Drafter
-from gpt2fast.beam import Beam, beam_search
+from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.generation import Generation, Prompt, Settings, Step, generate, steps
-from gpt2fast.hub import resolve
-from gpt2fast.model import GPT2
-from gpt2fast.scoring import Score, score_choices, score_texts
-from gpt2fast.speculation import ModelDrafter, PromptLookup
-from gpt2fast.tokenizer import Tokenizer
+from gpt2fast.generation.batch import Drafter
+from gpt2fast.generation.beam import Beam, beam_search
+from gpt2fast.generation.generate import Generation, Prompt, Settings, Step, generate, steps
+from gpt2fast.generation.speculation import ModelDrafter, PromptLookup
+from gpt2fast.hub.models import resolve
+from gpt2fast.model.gpt2 import GPT2
+from gpt2fast.scoring.score import Score, score_choices, score_texts
+from gpt2fast.tokenizer.encoding import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from typing_extensions import Unpack
 
-__all__ = ["LanguageModel", "Options", "load"]
+__all__ = ["GenerateOptions", "LanguageModel", "load"]
 
 
-class Options(TypedDict, total=False):
+class GenerateOptions(TypedDict, total=False):
     """What `generate`, `stream` and `generate_batch` take as keywords: the fields of `gpt2fast.generation.Settings`,
     where each one is explained, and those of `LanguageModel.drafter`."""
 
@@ -107,7 +107,7 @@ class LanguageModel:
         *,
         n: Literal[1] = 1,
         on_token: Callable[[Step], object] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[GenerateOptions],
     ) -> Generation: ...
 
     @overload
@@ -117,7 +117,7 @@ class LanguageModel:
         *,
         n: int,
         on_token: Callable[[Step], object] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[GenerateOptions],
     ) -> Generation | list[Generation]: ...
 
     def generate(
@@ -126,7 +126,7 @@ class LanguageModel:
         *,
         n: int = 1,
         on_token: Callable[[Step], object] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[GenerateOptions],
     ) -> Generation | list[Generation]:
         """The continuation of `prompt`, a `Generation`; with `n` above 1 a list of `n` samples.
 
@@ -156,7 +156,7 @@ class LanguageModel:
         prompts: Sequence[str | bytes | Prompt],
         *,
         on_token: Callable[[Step], object] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[GenerateOptions],
     ) -> list[Generation]:
         """The continuations of `prompts`, in their order: each is what `generate` gives for that prompt alone.
 
@@ -175,7 +175,7 @@ class LanguageModel:
         found = generate(self.model, self.tokenizer, ids, settings, on_token=on_token, drafter=drafter)
         return [samples[0] for samples in found]
 
-    def stream(self, prompt: str | bytes | Prompt, **options: Unpack[Options]) -> Iterator[str]:
+    def stream(self, prompt: str | bytes | Prompt, **options: Unpack[GenerateOptions]) -> Iterator[str]:
         """The same text as `generate`'s, in pieces as it comes: whole characters, never a part of a stop string.
 
         Options and errors are those of `generate`; arguments are checked at the call.
@@ -355,7 +355,7 @@ class LanguageModel:
     def _ids(self, prompt: str | bytes | Prompt) -> Prompt:
         return self.tokenizer.encode_ordinary(prompt) if isinstance(prompt, (str, bytes)) else prompt
 
-    def _split(self, options: Options, texts: int) -> tuple[Settings, Drafter | None]:
+    def _split(self, options: GenerateOptions, texts: int) -> tuple[Settings, Drafter | None]:
         """The settings and the drafter that the options of a call for so many texts name."""
         known = [field.name for field in dataclasses.fields(Settings)]
         for name in options:

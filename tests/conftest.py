@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from paths import DATA
 from toy_model import ToyModel
 
 import gpt2fast
@@ -21,8 +22,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("gpt2fast")
-
-DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture(scope="session")

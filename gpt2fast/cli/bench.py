@@ -34,17 +34,17 @@ def add_to(commands: Any) -> None:
 def _bench(options: argparse.Namespace) -> None:
     import platform
 
-    from gpt2fast import bench
-    from gpt2fast.hub import resolve
+    from gpt2fast._internal.threads import resolve_num_threads
+    from gpt2fast.cli import measurement
+    from gpt2fast.hub.models import resolve
     from gpt2fast.kernels.cpu import cpu_level
-    from gpt2fast.model import DTYPES
-    from gpt2fast.threads import resolve_num_threads
+    from gpt2fast.model.gpt2 import DTYPES
 
     directory = resolve(options.model)
     dtypes = options.dtype or DTYPES
     threads = resolve_num_threads(options.threads)
     print(f"[{options.model}, {threads} threads, {cpu_level()}; a busy machine makes it slower]", file=sys.stderr)
-    found = bench.measure(directory, dtypes=dtypes, num_threads=threads, rounds=options.rounds)
+    found = measurement.measure(directory, dtypes=dtypes, num_threads=threads, rounds=options.rounds)
     facts = {"model": options.model, "threads": threads, "cpu_level": cpu_level(), "machine": platform.machine()}
-    text = bench.render_json(found, facts) if options.json else bench.render_table(found)
+    text = measurement.render_json(found, facts) if options.json else measurement.render_table(found)
     common.stdout().write(text.encode())

@@ -43,7 +43,7 @@ def add_to(commands: Any) -> None:
 
 
 def _inspect_command(options: argparse.Namespace) -> None:
-    from gpt2fast.inspect import inspect, render_json, render_text
+    from gpt2fast.checkpoint.inspect import inspect, render_json, render_text
 
     report = inspect(options.path)
     common.stdout().write((render_json if options.json else render_text)(report).encode("utf-8", "surrogateescape"))
@@ -54,6 +54,6 @@ def _pack_command(options: argparse.Namespace) -> None:
 
 
 def _download_command(options: argparse.Namespace) -> None:
-    from gpt2fast.hub import download
+    from gpt2fast.hub.models import download
 
     common.stdout().write(os.fsencode(download(options.name)) + b"\n")

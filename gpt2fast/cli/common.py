@@ -13,7 +13,7 @@ from gpt2fast.errors import InputError
 
 if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
-    from gpt2fast.tokenizer import Tokenizer
+    from gpt2fast.tokenizer.encoding import Tokenizer
 
 #: Bad lines that are told of one by one; of more there is only the count.
 _TOLD = 5
@@ -146,11 +146,11 @@ def load(options: argparse.Namespace) -> LanguageModel:
 
 def tokenizer(name: str) -> Tokenizer:
     """The tokenizer of that name."""
-    from gpt2fast.tokenizer import Tokenizer, get_encoding
+    from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
 
     if name == "gpt2":  # ships with the package: no download, no engine
         return get_encoding(name)
-    from gpt2fast.hub import resolve
+    from gpt2fast.hub.models import resolve
 
     return Tokenizer.from_pretrained(resolve(name))
 

@@ -62,7 +62,7 @@ def add_to(commands: Any) -> None:
 
 def _generate(options: argparse.Namespace) -> None:
     prompt = _prompt(options)
-    from gpt2fast.generation import Settings, Step, generate
+    from gpt2fast.generation.generate import Settings, Step, generate
 
     settings = Settings(
         max_new_tokens=options.tokens,

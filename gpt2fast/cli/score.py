@@ -62,7 +62,7 @@ def _score_command(options: argparse.Namespace) -> None:
         raise InputError(f"there are {len(options.files)} files; one is scored by token, several with -o OUT")
     (file,) = options.files
     text = common.text(options, file)
-    from gpt2fast import score_report as report
+    from gpt2fast.scoring import report
 
     lm = common.load(options)
     score = lm.score(_as_str(text), context=os.fsencode(options.context), stride=options.stride)

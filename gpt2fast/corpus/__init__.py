@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gpt2fast.arguments import real_number
+from gpt2fast._internal.arguments import real_number
+from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.corpus import cluster, local
 from gpt2fast.corpus.documents import Reading
 from gpt2fast.corpus.inputs import find_inputs
-from gpt2fast.corpus.job import Plan, Summary, opened
-from gpt2fast.corpus.options import Options, Target
+from gpt2fast.corpus.job import JobPlan, Summary, opened
+from gpt2fast.corpus.options import CorpusOptions, Target
 from gpt2fast.corpus.scores import ScoreSummary, score_files
 from gpt2fast.errors import InputError
-from gpt2fast.threads import resolve_num_threads
 
 if TYPE_CHECKING:
-    from gpt2fast.tokenizer import Tokenizer
+    from gpt2fast.tokenizer.encoding import Tokenizer
 
 __all__ = ["ScoreSummary", "Summary", "score_files", "tokenize_files"]
 
@@ -107,16 +107,16 @@ def tokenize_files(
         raise InputError(f"engine is {engine!r}; expected 'local' or 'ray'")
     if address is not None and engine != "ray":
         raise InputError(f"address is {address!r}, but the engine is {engine!r}; say engine='ray'")
-    options = Options(field, separator, eot, val_fraction, seed, shard_tokens, on_error)
+    options = CorpusOptions(field, separator, eot, val_fraction, seed, shard_tokens, on_error)
     how = Reading(options, resolve_num_threads(num_threads), on_skip or (lambda message: None))
     real_number("checkpoint_seconds", checkpoint_seconds, least=0)
     target = Target.of(out, format)
     if tokenizer is None:
-        from gpt2fast.tokenizer import get_encoding
+        from gpt2fast.tokenizer.encoding import get_encoding
 
         tokenizer = get_encoding()
     patterns = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-    plan = Plan(find_inputs(patterns, input_format), target, tokenizer, options)
+    plan = JobPlan(find_inputs(patterns, input_format), target, tokenizer, options)
     if engine == "ray" and not all(source.is_file for source in plan.inputs):
         raise InputError("standard input and pipes are not there on the machines of a cluster; use engine='local'")
     more = {"engine": engine, "unit_bytes": cluster.UNIT_BYTES if engine == "ray" else 0}

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BATCH_BYTES", "HASHED_BYTES", "Batch", "Cursor", "batch_of", "merge_small", "prefetch"]
+__all__ = ["BATCH_BYTES", "HASHED_BYTES", "Cursor", "DocumentBatch", "batch_of", "merge_small", "prefetch"]
 
 #: Bytes of text that are encoded together: enough for many threads, little against the memory there is.
 BATCH_BYTES = 1 << 23
@@ -44,7 +44,7 @@ class Cursor:
 
 
 @dataclass
-class Batch:
+class DocumentBatch:
     """Texts: number i is `data[spans[i]:spans[i + 1]]`.
 
     Each is a document, but the first may be more of the one that the last batch left open (`continues`), and the last
@@ -69,19 +69,19 @@ class Batch:
         return len(self.spans) - 1 - self.cursor.is_open if len(self.spans) > 1 else 0
 
 
-def batch_of(texts: list[bytes], continues: bool, cursor: Cursor) -> Batch:
+def batch_of(texts: list[bytes], continues: bool, cursor: Cursor) -> DocumentBatch:
     """A batch of separate texts."""
     spans = np.zeros(len(texts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=spans[1:])
-    return Batch(texts[0] if len(texts) == 1 else b"".join(texts), spans, continues, cursor)
+    return DocumentBatch(texts[0] if len(texts) == 1 else b"".join(texts), spans, continues, cursor)
 
 
-def merge_small(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+def merge_small(batches: Generator[DocumentBatch, None, None]) -> Generator[DocumentBatch, None, None]:
     """The same texts in batches of about BATCH_BYTES at most, as far as they can be had by joining.
 
     Small files would otherwise be a batch each, and the work of a batch is little only against many texts.
     """
-    held: list[Batch] = []
+    held: list[DocumentBatch] = []
     held_bytes = 0
     with closing(batches):
         for batch in batches:
@@ -95,7 +95,7 @@ def merge_small(batches: Generator[Batch, None, None]) -> Generator[Batch, None,
         yield _joined(held)
 
 
-def _joined(batches: list[Batch]) -> Batch:
+def _joined(batches: list[DocumentBatch]) -> DocumentBatch:
     if len(batches) == 1:
         return batches[0]
     data = b"".join(memoryview(batch.data)[batch.spans[0] : batch.spans[-1]] for batch in batches)
@@ -111,7 +111,7 @@ def _joined(batches: list[Batch]) -> Batch:
     spans = np.zeros(sum(map(len, lengths)) + 1, np.int64)
     if lengths:
         np.cumsum(np.concatenate(lengths), out=spans[1:])
-    return Batch(
+    return DocumentBatch(
         data,
         spans,
         batches[0].continues,

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2fast.atomic import atomic_write
+from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.corpus.batches import Cursor, merge_small
 from gpt2fast.corpus.dependencies import missing, pyarrow_parquet
 from gpt2fast.corpus.documents import Reading, read_batches
@@ -31,7 +31,7 @@ from gpt2fast.corpus.encoding import Encoder
 from gpt2fast.corpus.formats import PART, PART_OF_ROWS, mapped
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.job import Counts, Job
-from gpt2fast.corpus.options import Options
+from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import ProgressBar
 from gpt2fast.corpus.series import Series
 from gpt2fast.errors import Error, InputError
@@ -129,7 +129,7 @@ class Task:
 
     directory: str
     tokenizer: Any
-    options: Options
+    options: CorpusOptions
     dtype: str
     by_document: bool
     num_threads: int

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast import _bpe
-from gpt2fast.arrow import plain_strings, texts_of
-from gpt2fast.corpus.batches import BATCH_BYTES, HASHED_BYTES, Batch, Cursor, batch_of
+from gpt2fast.corpus.batches import BATCH_BYTES, HASHED_BYTES, Cursor, DocumentBatch, batch_of
 from gpt2fast.corpus.dependencies import pyarrow_parquet
 from gpt2fast.corpus.inputs import Input
-from gpt2fast.corpus.options import Options
+from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.streams import ByteStream
 from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.tokenizer.arrow import plain_strings, texts_of
 
 __all__ = ["PART_BYTES", "read_batches"]
 
@@ -34,7 +34,7 @@ MOST_BYTES_OF_A_LINE = 1 << 28
 class Reading:
     """How to read: the options, the threads, and whom to tell of a bad line that is skipped."""
 
-    options: Options
+    options: CorpusOptions
     num_threads: int
     on_skip: Callable[[str], None] = lambda message: None
 
@@ -45,7 +45,7 @@ class Reading:
         self.on_skip(message)
 
 
-def read_batches(source: Input, start: Cursor, how: Reading, end: int | None = None) -> Iterator[Batch]:
+def read_batches(source: Input, start: Cursor, how: Reading, end: int | None = None) -> Iterator[DocumentBatch]:
     """The documents of `source` from the cursor `start` on, those before the position `end` where it is given.
 
     Raises InputError that names file and line where a line is bad and to be refused, where the file is damaged, and
@@ -59,7 +59,7 @@ def read_batches(source: Input, start: Cursor, how: Reading, end: int | None = N
 # Text files
 
 
-def _read_txt(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[Batch]:
+def _read_txt(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
     """A document a file, or one between any two lines that are the separator; long ones in parts."""
     stream = ByteStream(source, end)
     separator = None if how.options.separator is None else how.options.separator.encode()
@@ -121,7 +121,7 @@ def _end_of_last(text: bytes, separator: bytes | None, line: int) -> int:
 
 def _texts(
     source: Input, cursor: Cursor, how: Reading, text: bytes, spans: list[tuple[int, int]], taken: int, is_open: bool
-) -> Batch:
+) -> DocumentBatch:
     """The batch of the texts at `spans`, checked to be UTF-8."""
     good: list[bytes] = []
     skipped = mended = 0
@@ -157,7 +157,7 @@ def _texts(
 # JSON lines
 
 
-def _read_jsonl(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[Batch]:
+def _read_jsonl(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
     """A document a line: what the field holds in its object."""
     stream = ByteStream(source, end)
     try:
@@ -194,7 +194,7 @@ def _first_line(text: bytes) -> int:
     return text.find(b"\n") + 1 or len(text)
 
 
-def _lines(source: Input, cursor: Cursor, how: Reading, lines: bytes) -> Batch:
+def _lines(source: Input, cursor: Cursor, how: Reading, lines: bytes) -> DocumentBatch:
     """The batch of whole lines."""
     mark = len(codecs.BOM_UTF8) if not cursor.position and lines.startswith(codecs.BOM_UTF8) else 0
     data, spans, bad, mended = _bpe.read_jsonl(
@@ -204,13 +204,13 @@ def _lines(source: Input, cursor: Cursor, how: Reading, lines: bytes) -> Batch:
         how.bad(f"{source.name}:{cursor.line + line + 1}: {message}")
     after = replace(cursor, position=cursor.position + len(lines), line=cursor.line + lines.count(b"\n"))
     spans = np.frombuffer(spans, np.int64)
-    return Batch(memoryview(data), spans, False, after, skipped=len(bad), mended=mended)
+    return DocumentBatch(memoryview(data), spans, False, after, skipped=len(bad), mended=mended)
 
 
 # Parquet
 
 
-def _read_parquet(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[Batch]:
+def _read_parquet(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
     """A document a row: what the column holds."""
     pa, parquet = pyarrow_parquet("reading .parquet")
     with contextlib.ExitStack() as stack:
@@ -239,7 +239,7 @@ def _read_parquet(source: Input, start: Cursor, how: Reading, end: int | None) -
             raise InputError(f"{source.name}: damaged Parquet: {error}") from None
 
 
-def _rows(source: Input, start: Cursor, how: Reading, reader: Any, pa: Any, end: int | None) -> Iterator[Batch]:
+def _rows(source: Input, start: Cursor, how: Reading, reader: Any, pa: Any, end: int | None) -> Iterator[DocumentBatch]:
     """The documents of the row groups that begin before the row `end`."""
     cursor = start
     first = 0  # row of the group
@@ -264,7 +264,7 @@ def _rows(source: Input, start: Cursor, how: Reading, reader: Any, pa: Any, end:
         first += metadata.num_rows
 
 
-def _column(source: Input, cursor: Cursor, how: Reading, column: Any, pa: Any) -> Batch:
+def _column(source: Input, cursor: Cursor, how: Reading, column: Any, pa: Any) -> DocumentBatch:
     """The batch of an array of strings, whose bytes stay where they are."""
     column = plain_strings(column, how.options.field)
     after = replace(cursor, position=cursor.position + len(column))
@@ -281,7 +281,7 @@ def _column(source: Input, cursor: Cursor, how: Reading, column: Any, pa: Any) -
     except pa.ArrowInvalid:
         texts, bad, mended = _check_rows(source, rows, how, texts_of(column))
         return replace(batch_of(texts, False, after), skipped=skipped + bad, mended=mended)
-    return Batch(*texts_of(column), False, after, skipped=skipped)
+    return DocumentBatch(*texts_of(column), False, after, skipped=skipped)
 
 
 def _check_rows(
@@ -305,7 +305,7 @@ def _check_rows(
     return texts, bad, mended
 
 
-_READERS: dict[str, Callable[[Input, Cursor, Reading, int | None], Iterator[Batch]]] = {
+_READERS: dict[str, Callable[[Input, Cursor, Reading, int | None], Iterator[DocumentBatch]]] = {
     "txt": _read_txt,
     "jsonl": _read_jsonl,
     "parquet": _read_parquet,

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.arrow import eot_of, insert_eot
-from gpt2fast.corpus.batches import HASHED_BYTES, Batch, Cursor
+from gpt2fast.corpus.batches import HASHED_BYTES, Cursor, DocumentBatch
+from gpt2fast.tokenizer.arrow import eot_of, insert_eot
 
 if TYPE_CHECKING:
-    from gpt2fast.corpus.options import Options
-    from gpt2fast.tokenizer import Tokenizer
+    from gpt2fast.corpus.options import CorpusOptions
+    from gpt2fast.tokenizer.encoding import Tokenizer
 
 __all__ = ["Encoded", "Encoder", "goes_to_val"]
 
 
 @dataclass
 class Part:
-    """The tokens of texts of these lengths; the first and last as in a Batch."""
+    """The tokens of texts of these lengths; the first and last as in a DocumentBatch."""
 
     ids: npt.NDArray[Any]
     lengths: npt.NDArray[np.int64]
@@ -60,14 +60,16 @@ def goes_to_val(beginning: bytes | memoryview, fraction: float, seed: int) -> bo
 class Encoder:
     """Turns batches into tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, options: Options, dtype: np.dtype[Any], num_threads: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, options: CorpusOptions, dtype: np.dtype[Any], num_threads: int) -> None:
         self._tokenizer = tokenizer
         self._options = options
         self._dtype = np.dtype(dtype.name)
         self._num_threads = num_threads
         self._eot = eot_of(tokenizer, options.eot)
 
-    def encode_all(self, batches: Generator[Batch, None, None], start: Cursor) -> Generator[Encoded, None, None]:
+    def encode_all(
+        self, batches: Generator[DocumentBatch, None, None], start: Cursor
+    ) -> Generator[Encoded, None, None]:
         """The tokens of each batch; `start` is the cursor that the first begins at."""
         to_val = start.to_val
         with closing(batches):
@@ -76,7 +78,7 @@ class Encoder:
                 to_val = encoded.cursor.to_val
                 yield encoded
 
-    def _encode(self, batch: Batch, to_val: bool) -> Encoded:
+    def _encode(self, batch: DocumentBatch, to_val: bool) -> Encoded:
         ids, offsets = self._tokenizer.encode_spans(
             batch.data, batch.spans, dtype=self._dtype, num_threads=self._num_threads
         )
@@ -111,7 +113,7 @@ class Encoder:
             batch.raw,
         )
 
-    def _deal(self, batch: Batch, to_val: bool) -> npt.NDArray[np.bool_]:
+    def _deal(self, batch: DocumentBatch, to_val: bool) -> npt.NDArray[np.bool_]:
         """Which texts go to val; one that continues goes where its beginning went."""
         data, spans = memoryview(batch.data).cast("B"), batch.spans.tolist()
         val = np.empty(len(spans) - 1, bool)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.atomic import atomic_write
+from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.corpus.dependencies import pyarrow_parquet
 from gpt2fast.errors import InputError
 

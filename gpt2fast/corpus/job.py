@@ -19,30 +19,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.atomic import sync_directory
+from gpt2fast._internal.atomic import sync_directory
 from gpt2fast.corpus.dependencies import require
 from gpt2fast.corpus.formats import mapped, write_parquet
 from gpt2fast.corpus.inputs import Input
-from gpt2fast.corpus.options import Options, Target
+from gpt2fast.corpus.options import CorpusOptions, Target
 from gpt2fast.corpus.series import Series
 from gpt2fast.corpus.workdir import WorkDirectory, locked
 from gpt2fast.errors import InputError, MissingFileError
 
 if TYPE_CHECKING:
     from gpt2fast.corpus.encoding import Encoded
-    from gpt2fast.tokenizer import Tokenizer
+    from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["Job", "Outputs", "Plan", "Summary", "opened"]
+__all__ = ["Job", "JobPlan", "Outputs", "Summary", "opened"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """All that says what a job's outputs will be."""
 
     inputs: Sequence[Input]
     target: Target
     tokenizer: Tokenizer
-    options: Options
+    options: CorpusOptions
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -109,7 +109,7 @@ class Summary:
 class Outputs:
     """The outputs of a plan, growing in a work directory."""
 
-    def __init__(self, plan: Plan, work: WorkDirectory) -> None:
+    def __init__(self, plan: JobPlan, work: WorkDirectory) -> None:
         self._plan = plan
         self._work = work
         self.series = {
@@ -212,7 +212,7 @@ class Job:
     """A plan under way: its work directory, outputs and counts."""
 
     def __init__(
-        self, plan: Plan, work: WorkDirectory, *, restart: bool, overwrite: bool, more: dict[str, Any]
+        self, plan: JobPlan, work: WorkDirectory, *, restart: bool, overwrite: bool, more: dict[str, Any]
     ) -> None:
         self.plan = plan
         self.work = work
@@ -294,7 +294,7 @@ class Job:
 
 @contextmanager
 def opened(
-    plan: Plan, *, restart: bool = False, overwrite: bool = False, more: dict[str, Any] | None = None
+    plan: JobPlan, *, restart: bool = False, overwrite: bool = False, more: dict[str, Any] | None = None
 ) -> Iterator[Job]:
     """The job of a plan, for this process alone: at its beginning, or where it was left.
 

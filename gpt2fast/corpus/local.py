@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 
-from gpt2fast.corpus.batches import Batch, Cursor, merge_small, prefetch
+from gpt2fast.corpus.batches import Cursor, DocumentBatch, merge_small, prefetch
 from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.encoding import Encoder
 from gpt2fast.corpus.inputs import Input
@@ -46,7 +46,7 @@ def run(job: Job, how: Reading, *, progress: bool | None, checkpoint_seconds: fl
             raise
 
 
-def _read_all(inputs: Sequence[Input], start: Cursor, how: Reading) -> Generator[Batch, None, None]:
+def _read_all(inputs: Sequence[Input], start: Cursor, how: Reading) -> Generator[DocumentBatch, None, None]:
     for number in range(start.file, len(inputs)):
         first = start if number == start.file else Cursor(number)
         yield from read_batches(inputs[number], first, how)

@@ -7,18 +7,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpt2fast.arguments import real_number, whole_number
+from gpt2fast._internal.arguments import real_number, whole_number
 from gpt2fast.corpus.formats import FORMATS, Format
 from gpt2fast.errors import InputError, InputTypeError
 
-__all__ = ["Options", "Target"]
+__all__ = ["CorpusOptions", "Target"]
 
 _EOT = ("none", "append", "prepend")
 _ON_ERROR = ("error", "skip", "replace")
 
 
 @dataclass(frozen=True)
-class Options:
+class CorpusOptions:
     """How documents are found in the inputs and become tokens; see `tokenize_files` for each."""
 
     field: str = "text"

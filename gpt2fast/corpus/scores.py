@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpt2fast.arguments import whole_number
-from gpt2fast.atomic import atomic_write
+from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.inputs import Input, find_inputs
-from gpt2fast.corpus.options import Options
+from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import ProgressBar
 from gpt2fast.corpus.tables import Column, table_of
 from gpt2fast.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
-    from gpt2fast.scoring import Score
+    from gpt2fast.scoring.score import Score
 
 __all__ = ["ScoreSummary", "score_files"]
 
@@ -133,7 +133,9 @@ def score_files(
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
     sources = find_inputs(inputs, input_format)
-    how = Reading(Options(field, separator, on_error=on_error), lm.model.num_threads, on_skip or (lambda message: None))
+    how = Reading(
+        CorpusOptions(field, separator, on_error=on_error), lm.model.num_threads, on_skip or (lambda message: None)
+    )
     if not isinstance(context, (str, bytes)):
         raise InputTypeError(f"context is of type {type(context).__name__}; expected str or bytes")
     if stride is not None and whole_number("stride", stride, least=1) > lm.model.config.n_ctx:

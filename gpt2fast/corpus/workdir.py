@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpt2fast.atomic import atomic_write
+from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.errors import InputError
 
 __all__ = ["WorkDirectory", "locked"]

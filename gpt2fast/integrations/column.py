@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from gpt2fast.arrow import eot_of, tokenize_column
 from gpt2fast.errors import InputError
-from gpt2fast.tokenizer import Tokenizer, get_encoding
+from gpt2fast.tokenizer.arrow import eot_of, tokenize_column
+from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
 
 __all__ = ["TextColumn"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from gpt2fast.arrow import insert_eot
 from gpt2fast.errors import InputTypeError
 from gpt2fast.integrations.column import TextColumn
-from gpt2fast.tokenizer import Tokenizer
+from gpt2fast.tokenizer.arrow import insert_eot
+from gpt2fast.tokenizer.encoding import Tokenizer
 
 __all__ = ["TokenizeExamples"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpt2fast.errors import InputTypeError
 from gpt2fast.integrations.column import TextColumn
-from gpt2fast.tokenizer import Tokenizer
+from gpt2fast.tokenizer.encoding import Tokenizer
 
 __all__ = ["TokenizeBatches"]
 

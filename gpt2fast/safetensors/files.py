@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.threads import default_num_threads
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
-from gpt2fast.threads import default_num_threads
 
 __all__ = ["bytes_of", "empty", "map_file", "open_file", "path_name", "read_at", "read_into"]
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy.typing as npt
 
-from gpt2fast.atomic import atomic_write
+from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 from gpt2fast.safetensors.files import open_file, path_name, read_at
 from gpt2fast.safetensors.header import build_header, loads_strict, show

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.atomic import atomic_write
+from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.safetensors.dtypes import ITEM_SIZES, RANKS, RAW_BITS, dtype_name
 from gpt2fast.safetensors.files import bytes_of, path_name
@@ -36,7 +36,7 @@ def save_file(
     one of uint16, an eight-bit float for one of uint8; what `read_file` returns as `dtypes` can be passed as it is.
 
     The file is written beside `path`, synchronised and renamed, so that a failure at any point leaves what was there.
-    Writing over a file from which the arrays are mapped is safe.  See `gpt2fast.atomic.atomic_write` for modes, links.
+    Writing over a file from which the arrays are mapped is safe.  See `_internal/atomic.py` for modes, links.
 
     Raises InputError for a name or metadata that is not Unicode text, or the name "__metadata__", InputTypeError for a
     dtype that the format does not have, MissingFileError where the directory does not exist, and OSError where the

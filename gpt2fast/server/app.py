@@ -25,14 +25,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gpt2fast.errors import Error
-from gpt2fast.generation import continuations
+from gpt2fast.generation.generate import continuations
 from gpt2fast.language_model import LanguageModel
-from gpt2fast.pairing import shared_vocabulary
-from gpt2fast.scoring import Score, score_texts
+from gpt2fast.model.pairing import shared_vocabulary
+from gpt2fast.scoring.score import Score, score_texts
+from gpt2fast.server.api_errors import ApiError, Closing, Failed, Gone, Json
 from gpt2fast.server.completions import Answer, Choice
 from gpt2fast.server.engine import Engine, Network
-from gpt2fast.server.events import EventStream, Tell, attended
-from gpt2fast.server.fields import Fields, read_fields
 from gpt2fast.server.guard import Guard
 from gpt2fast.server.limits import Limits
 from gpt2fast.server.metrics import Metrics, Observed
@@ -43,7 +42,8 @@ from gpt2fast.server.protocol import (
     parse_ids,
     parse_scoring,
 )
-from gpt2fast.server.refusals import Closing, Failed, Gone, Json, Refusal
+from gpt2fast.server.request_body import RequestBody, read_body
+from gpt2fast.server.sse import EventStream, Tell, attended
 from gpt2fast.server.work import Measure, embeddings, prompt_measures
 
 __all__ = ["create_app"]
@@ -95,7 +95,7 @@ def create_app(
     app = Starlette(
         routes=routes,
         middleware=middleware,
-        exception_handlers={Refusal: _refused, Error: _not_acceptable, HTTPException: _not_here, Exception: _failed},
+        exception_handlers={ApiError: _refused, Error: _not_acceptable, HTTPException: _not_here, Exception: _failed},
         lifespan=server.lifespan,
     )
     app.router.redirect_slashes = False
@@ -263,7 +263,7 @@ class _Server:
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME."""
-        check_model(Fields({"model": request.path_params["model"]}), self._name)
+        check_model(RequestBody({"model": request.path_params["model"]}), self._name)
         return Json(self._card())
 
     def _card(self) -> dict[str, Any]:
@@ -287,10 +287,10 @@ class _Server:
         """GET /metrics."""
         return Response(self.metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    async def _fields(self, request: Request) -> Fields:
+    async def _fields(self, request: Request) -> RequestBody:
         if self.engine.draining:
             raise Closing
-        return await read_fields(request, self._limits)
+        return await read_body(request, self._limits)
 
 
 async def _page(name: str, media_type: str, request: Request) -> Response:
@@ -339,7 +339,7 @@ def _finite(value: float) -> float | None:
 async def _refused(request: Request, error: Exception) -> Any:
     if isinstance(error, Gone):
         return _nobody
-    return error.response() if isinstance(error, Refusal) else await _failed(request, error)
+    return error.response() if isinstance(error, ApiError) else await _failed(request, error)
 
 
 async def _nobody(scope: Any, receive: Any, send: Any) -> None:
@@ -347,7 +347,7 @@ async def _nobody(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def _not_acceptable(request: Request, error: Exception) -> Response:
-    return Refusal(str(error)).response()
+    return ApiError(str(error)).response()
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
@@ -358,7 +358,7 @@ async def _not_here(request: Request, error: Exception) -> Response:
         message = f"{request.url.path} does not take {request.method}; it takes {headers.get('Allow', 'others')}"
     else:
         message = f"there is nothing at {request.url.path}"
-    return Refusal(message, status=status, headers=headers).response()
+    return ApiError(message, status=status, headers=headers).response()
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gpt2fast.continuation import Continuation, Step
+from gpt2fast.generation.sequence import Continuation, Step
 from gpt2fast.server.protocol import Completion
 from gpt2fast.server.work import Measure
 

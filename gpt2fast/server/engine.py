@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.batch import Batch, Drafter
-from gpt2fast.continuation import Continuation, Step
-from gpt2fast.server.refusals import Closing, Failed, Full, Refusal
+from gpt2fast.generation.batch import Batch, Drafter
+from gpt2fast.generation.sequence import Continuation, Step
+from gpt2fast.server.api_errors import ApiError, Closing, Failed, Full
 
 __all__ = ["Engine", "Network", "Texts"]
 
@@ -46,11 +46,11 @@ class Texts:
         #: The texts that have not ended.
         self.open = set(texts)
         self._steps: list[tuple[Continuation, Step]] = []
-        self._error: Refusal | None = None
+        self._error: ApiError | None = None
         self._news = asyncio.Event()
 
     async def steps(self) -> list[tuple[Continuation, Step]]:
-        """The steps since the last call, at least one.  Raises the Refusal that ends the request."""
+        """The steps since the last call, at least one.  Raises the ApiError that ends the request."""
         await self._news.wait()
         self._news.clear()
         if self._error is not None:
@@ -63,7 +63,7 @@ class Texts:
         self._steps.append((text, step))
         self._news.set()
 
-    def fail(self, error: Refusal) -> None:
+    def fail(self, error: ApiError) -> None:
         """None of the texts goes on."""
         self._error = error
         self._news.set()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gpt2fast.server.refusals import Refusal
+from gpt2fast.server.api_errors import ApiError
 
 __all__ = ["Guard", "is_loopback"]
 
@@ -56,28 +56,28 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse to."""
         if scope["type"] == "http":
-            refusal = self._refusal(scope["path"], Headers(scope=scope))
-            if refusal is not None:
-                await refusal.response()(scope, receive, send)
+            error = self._error(scope["path"], Headers(scope=scope))
+            if error is not None:
+                await error.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, path: str, headers: Headers) -> Refusal | None:
+    def _error(self, path: str, headers: Headers) -> ApiError | None:
         host = _host("//" + headers.get("host", ""))
         if self._hosts is not None and host not in self._hosts and not is_loopback(host):
-            return Refusal(
+            return ApiError(
                 f"this server does not go by the name {host!r}; --allow-host lets it", status=403, code="wrong_host"
             )
         origin = headers.get("origin")
         # Behind a proxy with TLS the schemes differ; the names do not.
         if origin is not None and not self._origins & {"*", origin} and _netloc(origin) != headers.get("host"):
-            return Refusal(
+            return ApiError(
                 f"pages of {origin!r} may not ask here; --allow-origin lets them", status=403, code="wrong_origin"
             )
         if self._key is not None and path not in self._open_paths:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key):
-                return Refusal(
+                return ApiError(
                     "a key is needed: the header Authorization: Bearer KEY, with the right one",
                     status=401,
                     code="invalid_api_key",

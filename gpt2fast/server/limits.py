@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpt2fast.arguments import real_number, whole_number
+from gpt2fast._internal.arguments import real_number, whole_number
 
 __all__ = ["Limits"]
 

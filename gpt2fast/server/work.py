@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.sampling import highest, log_probabilities
+from gpt2fast.generation.sampling import highest, log_probabilities
 
 __all__ = ["Measure", "embeddings", "prompt_measures"]
 

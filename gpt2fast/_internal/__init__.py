@@ -1,0 +1,1 @@
+"""What every room uses: arguments checked, files replaced whole, threads counted.  Imports nothing but `errors`."""

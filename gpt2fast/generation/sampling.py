@@ -1,0 +1,391 @@
+"""Sampling: one token id chosen from one row of logits.
+
+The filters come in the order that Hugging Face's `generate` has them: bias, repetition penalty (after which come
+OpenAI's two), repeated n-grams, banned ids, temperature, top-k, top-p, min-p.  Each looks at what the ones before it
+left.
+
+Performance notes (30 November 2026, NumPy on one core of a busy AMD EPYC, 50,257 logits, median of 40):
+- temperature 0 takes 9 us, top-k 40 takes 53 us, top-k 40 with top-p 0.9 takes 65 us, the whole vocabulary 0.23 ms.
+- A race of the whole vocabulary took 1.4 ms, most of it for the exponentials and weights of tokens that cannot win.
+- Inverse transform sampling took 0.4 ms there, but a draft's choice then often was another than the network's: of an
+  int8 draft's proposals at temperature 0.8 64 % were right, 86 % by the race.
+- The k highest by np.argpartition take 540 us, by np.partition and a comparison 360 us.  What is here looks at the
+  maxima of columns of 64 values first: a tenth of that.
+- Top-p over the whole vocabulary sorts 256 tokens, then 4,096 where these do not reach p, and so on: 1.1 ms for normal
+  logits of deviation 3, which are flatter than text's.  A full sort takes 11 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast._internal.arguments import real_number, whole_number
+from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
+
+__all__ = [
+    "Sampling",
+    "coming_keys",
+    "highest",
+    "log_probabilities",
+    "penalize_repetition",
+    "random_generator",
+    "repeated_ngrams",
+]
+
+_COLUMN = 64  # `highest` looks at the maxima of so many values each
+
+Floats = npt.NDArray[np.floating[Any]]
+Ids = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a token is chosen from logits.  Every default but the temperature's and top-k's leaves the logits alone.
+
+    Raises InputError or InputTypeError, naming the field, where a value makes no sense.
+
+    >>> greedy = Sampling(temperature=0)
+    >>> greedy.choose([0.5, 2.0, 1.0])
+    1
+    """
+
+    #: Logits are divided by it: under 1 plays safe, over 1 is daring.  0 is greedy: the highest logit, and of equal
+    #: ones the lowest id.
+    temperature: float = 0.8
+    #: Keep the `top_k` highest logits, of equal ones the lowest ids; 0 keeps all.
+    top_k: int = 40
+    #: Keep the fewest tokens whose probabilities together reach `top_p`, at least one (Holtzman et al. 2019,
+    #: arXiv:1904.09751).
+    top_p: float = 1.0
+    #: Keep tokens at least `min_p` times as probable as the most probable one (Nguyen et al. 2024, arXiv:2407.01082).
+    min_p: float = 0.0
+    #: Tokens of the prompt and the text so far: positive logits are divided by it, negative ones multiplied, once
+    #: however often the token was there (Keskar et al. 2019, arXiv:1909.05858).
+    repetition_penalty: float = 1.0
+    #: Taken from the logits of the new tokens so far, the prompt's not among them: `presence_penalty` once, and
+    #: `frequency_penalty` for every time that the token was there.  OpenAI's own are from -2 to 2.
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    #: No run of this many tokens comes twice, prompt included; 0 allows all.
+    no_repeat_ngram_size: int = 0
+    #: Added to the logits of these ids.
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    #: Ids that are never chosen.
+    banned_ids: Sequence[int] = ()
+    #: Runs of ids that never come: the last id of one is not chosen where the text, prompt included, ends with the
+    #: others.  A word has several: at the beginning of a text, after a space, with a capital.
+    banned_sequences: Sequence[Sequence[int]] = ()
+
+    def __post_init__(self) -> None:
+        self._set("temperature", real_number("temperature", self.temperature, least=0))
+        self._set("top_k", 0 if self.top_k is None else whole_number("top_k", self.top_k))
+        self._set("top_p", real_number("top_p", self.top_p, least=0, most=1))
+        self._set("min_p", real_number("min_p", self.min_p, least=0, most=1))
+        self._set("repetition_penalty", _penalty(self.repetition_penalty))
+        for name in ("presence_penalty", "frequency_penalty"):
+            self._set(name, real_number(name, getattr(self, name), least=-1e30, most=1e30))
+        self._set("no_repeat_ngram_size", whole_number("no_repeat_ngram_size", self.no_repeat_ngram_size))
+        if not isinstance(self.logit_bias, Mapping):
+            raise InputTypeError(f"logit_bias is {self.logit_bias!r}; expected a mapping from ids to numbers")
+        self._set(
+            "logit_bias",
+            {
+                whole_number("an id of logit_bias", i): real_number(f"logit_bias[{i}]", b, least=-1e30, most=1e30)
+                for i, b in self.logit_bias.items()
+            },
+        )
+        if isinstance(self.banned_ids, (str, bytes)) or not isinstance(self.banned_ids, (Sequence, np.ndarray)):
+            raise InputTypeError(f"banned_ids is {self.banned_ids!r}; expected a sequence of ids")
+        self._set("banned_ids", tuple(whole_number("an id of banned_ids", i) for i in self.banned_ids))
+        self._set("banned_sequences", _sequences(self.banned_sequences))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def check_ids(self, n_vocab: int) -> None:
+        """Raise InputError where logit_bias, banned_ids or banned_sequences names an id that is not under `n_vocab`."""
+        sequences = [i for sequence in self.banned_sequences for i in sequence]
+        named = {"logit_bias": self.logit_bias, "banned_ids": self.banned_ids, "banned_sequences": sequences}
+        for name, ids in named.items():
+            for i in ids:
+                if i >= n_vocab:
+                    raise InputError(f"{name} names id {i}, which is outside the vocabulary of {n_vocab} tokens")
+
+    def choose(
+        self,
+        logits: npt.ArrayLike,
+        seen: Sequence[int] = (),
+        generator: np.random.Generator | None = None,
+        *,
+        banned: Sequence[int] = (),
+        prompt: int = 0,
+    ) -> int:
+        """The id of the chosen token; `logits` (n_vocab,) stay as they are.
+
+        `seen` are the ids of prompt and text so far, the first `prompt` of them the prompt's, `banned` ids to ban
+        besides `banned_ids`.  A generator is needed where the temperature is not 0.  Raises InputError where a logit is
+        NaN or positive infinity, which means that the weights are damaged or overflow, and where no token is left to
+        choose.
+        """
+        values = self._processed(_checked(logits), seen, banned, prompt)
+        if self.temperature == 0:
+            return int(values.argmax())
+        if generator is None:
+            raise InputError(f"temperature is {self.temperature:g}; a generator of random numbers is needed")
+        # An exponential race: the token with the least of exponential numbers over weights is each one with just its
+        # probability.  Each id has its own number, and one draw a token starts them all, whatever the filters left: so
+        # logits that are nearly the same, of a draft or another machine, nearly always choose the same token.
+        key = generator.integers(2**64, dtype=np.uint64)
+        if self.top_k or self.top_p < 1 or self.min_p > 0:
+            ids, weights = self._kept(values)
+        else:
+            ids = self._contenders(key, values)
+            weights = self._weights(values, ids)
+        return int(ids[_times(key, ids, weights).argmin()])
+
+    def probabilities(
+        self, logits: npt.ArrayLike, seen: Sequence[int] = (), *, banned: Sequence[int] = (), prompt: int = 0
+    ) -> Floats:
+        """The float64 probabilities (n_vocab,) with which `choose` takes each token.  Raises as `choose` does.
+
+        >>> Sampling(temperature=1, top_k=2).probabilities([0.0, 0.0, -1.0])
+        array([0.5, 0.5, 0. ])
+        """
+        values = self._processed(_checked(logits), seen, banned, prompt)
+        out = np.zeros(len(values))
+        if self.temperature == 0:
+            out[values.argmax()] = 1
+        else:
+            ids, weights = self._kept(values)
+            out[ids] = weights / weights.sum()
+        return out
+
+    @property
+    def plain(self) -> bool:
+        """Whether a choice depends on nothing of the text so far, and no logit is changed first."""
+        return not (
+            self.logit_bias
+            or self.repetition_penalty != 1
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.no_repeat_ngram_size
+            or self.banned_ids
+            or self.banned_sequences
+        )
+
+    def _processed(self, logits: Floats, seen: Sequence[int], banned: Sequence[int], prompt: int) -> Floats:
+        """The logits after everything that does not depend on the temperature; a copy only where something changes."""
+        values = logits
+        if self.logit_bias:
+            values = values.copy()
+            values[list(self.logit_bias)] += np.fromiter(self.logit_bias.values(), values.dtype)
+        if self.repetition_penalty != 1 and len(seen):
+            values = penalize_repetition(values, seen, self.repetition_penalty)
+        if (self.presence_penalty or self.frequency_penalty) and len(seen) > prompt:
+            ids, counts = np.unique(np.asarray(seen[prompt:], np.int64), return_counts=True)
+            values = values.astype(np.float64)  # always a copy
+            values[ids] -= self.presence_penalty + self.frequency_penalty * counts
+        unwanted = self.unwanted(seen, banned)
+        if unwanted:
+            values = values.copy()
+            values[unwanted] = -np.inf
+            if values.max() == -np.inf:
+                raise InputError("no token is left to choose: each one is banned or has a logit of -infinity")
+        return values
+
+    def unwanted(self, seen: Sequence[int], banned: Sequence[int] = ()) -> list[int]:
+        """The ids that may not come after `seen`: `banned` ones, and those that repeated n-grams, `banned_ids` and
+        `banned_sequences` exclude."""
+        repeated = repeated_ngrams(seen, self.no_repeat_ngram_size) if self.no_repeat_ngram_size else []
+        ended = [
+            last
+            for *others, last in self.banned_sequences
+            if not others or [int(i) for i in seen[-len(others) :]] == others
+        ]
+        return [*repeated, *ended, *self.banned_ids, *banned]
+
+    def _kept(self, values: Floats) -> tuple[Ids, npt.NDArray[np.float64]]:
+        """The ids that top-k, top-p and min-p keep, and their probabilities up to a common factor."""
+        ids = highest(values, self.top_k) if self.top_k else np.arange(len(values))
+        weights = self._weights(values, ids)
+        if self.top_p < 1:
+            fewest = _fewest(weights, self.top_p)
+            ids, weights = ids[fewest], weights[fewest]
+        if self.min_p > 0:
+            likely = weights >= self.min_p * weights.max()
+            ids, weights = ids[likely], weights[likely]
+        return ids, weights
+
+    def _weights(self, values: Floats, ids: Ids) -> npt.NDArray[np.float64]:
+        """The probabilities of `ids` up to a factor."""
+        # Differences from the top, in float64: the largest weight is 1, whatever the temperature.
+        differences = values[ids].astype(np.float64) - float(values.max())
+        with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, weight 0: as meant
+            result: npt.NDArray[np.float64] = np.exp(differences / self.temperature)
+        return result
+
+    def _contenders(self, key: np.uint64, values: Floats) -> Ids:
+        """The ids among which the winner of the race of all is."""
+        best = highest(values, 256)
+        weights = self._weights(values, best)
+        # No other's weight is above the last of these, so it takes an exponential number under `bound` to win.
+        bound = _times(key, best, weights).min() * weights[-1]
+        least = max(int(np.exp(-bound) * 2.0**53) - 8, 0)  # 8: for what rounding does
+        others = np.flatnonzero(_bits(key, np.arange(len(values))) >= np.uint64(least << 11))
+        return np.concatenate([best, others])
+
+
+def highest(values: Floats, k: int) -> Ids:
+    """The places of the `k` highest values, best first, of equal ones the first.
+
+    >>> highest(np.array([1.0, 3.0, 2.0, 3.0]), 3)
+    array([1, 3, 2])
+    """
+    n = len(values)
+    columns = n // _COLUMN
+    if k < columns:
+        # The k highest of the columns' maxima are k values, so none under the least of these can be among the k best.
+        maxima = values[: columns * _COLUMN].reshape(_COLUMN, columns).max(axis=0)
+        places = np.flatnonzero(values >= np.partition(maxima, columns - k)[columns - k])
+    elif k < n:
+        places = np.flatnonzero(values >= np.partition(values, n - k)[n - k])
+    else:
+        places = np.arange(n)
+    return places[np.argsort(-values[places], kind="stable")][:k]
+
+
+def _times(key: np.uint64, ids: Ids, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """When each id arrives in the race: an exponentially distributed number, positive, over its weight."""
+    numbers = -np.log(((_bits(key, ids) >> np.uint64(11)) + 0.5) * 2.0**-53)
+    with np.errstate(divide="ignore", over="ignore"):  # a weight of next to nothing never wins
+        result: npt.NDArray[np.float64] = numbers / weights
+    return result
+
+
+def _bits(key: np.uint64, ids: Ids) -> npt.NDArray[np.uint64]:
+    """64 random bits for each id: SplitMix64 (Steele et al. 2014) of key and id."""
+    bits = ids.astype(np.uint64)
+    bits += np.uint64(1)
+    bits *= np.uint64(0x9E3779B97F4A7C15)
+    bits += key
+    shifted = np.empty_like(bits)  # new memory costs more than what is computed in it
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits ^= np.right_shift(bits, np.uint64(shift), out=shifted)
+        bits *= np.uint64(factor)
+    bits ^= np.right_shift(bits, np.uint64(31), out=shifted)
+    return bits
+
+
+def _fewest(weights: npt.NDArray[np.float64], share: float) -> Ids:
+    """The places of the fewest weights that together reach `share` of their sum, best first, at least one."""
+    target = share * weights.sum()
+    size = 256  # most often enough, and far from sorting a vocabulary
+    while True:
+        best = highest(weights, size)
+        cumulative = np.cumsum(weights[best])
+        if cumulative[-1] >= target or size >= len(weights):
+            return best[: np.searchsorted(cumulative, target) + 1]
+        size *= 16
+
+
+def penalize_repetition(logits: Floats, seen: Sequence[int] | Ids, penalty: float) -> Floats:
+    """A float64 copy of the logits with those of `seen` ids divided by `penalty` where positive, multiplied where not.
+
+    Raises InputError where the penalty is not a positive number.
+
+    >>> penalize_repetition(np.array([4.0, -4.0, 1.0]), [0, 1, 1], 2.0)
+    array([ 2., -8.,  1.])
+    """
+    penalty = _penalty(penalty)
+    values = np.array(logits, np.float64)
+    ids = np.unique(np.asarray(seen, np.int64))
+    values[ids] = np.where(values[ids] > 0, values[ids] / penalty, values[ids] * penalty)
+    return values
+
+
+def repeated_ngrams(seen: Sequence[int] | Ids, size: int) -> list[int]:
+    """The ids that would complete a run of `size` ids that `seen` has already.
+
+    >>> repeated_ngrams([1, 2, 3, 1, 2], 3)
+    [3]
+    """
+    ids = np.asarray(seen, np.int64)
+    if len(ids) < size:
+        return []
+    windows = np.lib.stride_tricks.sliding_window_view(ids, size)
+    begun = ids[len(ids) - size + 1 :]
+    return [int(i) for i in np.unique(windows[(windows[:, :-1] == begun).all(axis=1), -1])]
+
+
+def log_probabilities(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The float64 natural logarithms of the softmax of `logits` (n_vocab,), before any filter and temperature.
+
+    Raises InputError where a logit is NaN or positive infinity.
+    """
+    values = _checked(logits).astype(np.float64)
+    values -= values.max()
+    result: npt.NDArray[np.float64] = values - np.log(np.exp(values).sum())
+    return result
+
+
+def random_generator(seed: int, sample: int = 0) -> np.random.Generator:
+    """The stream of draws for one text: it depends on the seed and on which of a prompt's samples the text is, so
+    neither the batch around it nor its order of work can change it."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(sample,))))
+
+
+def coming_keys(generator: np.random.Generator, count: int, *, keep: bool = True) -> list[int]:
+    """The random bits that start the next `count` choices; with `keep` the generator still has them to come.
+
+    >>> generator = random_generator(1)
+    >>> coming_keys(generator, 2) == [coming_keys(generator, 1, keep=False)[0] for _ in range(2)]
+    True
+    """
+    source = generator.bit_generator
+    state = source.state
+    keys: list[int] = source.random_raw(count).tolist()  # what `integers` gives for all 64 bits, in a tenth of the time
+    if keep:
+        source.state = state
+    return keys
+
+
+def _sequences(values: Any) -> tuple[tuple[int, ...], ...]:
+    name = "banned_sequences"
+    if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, np.ndarray)):
+        raise InputTypeError(f"{name} is {values!r}; expected a sequence of sequences of ids")
+    for value in values:
+        if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+            raise InputTypeError(f"{name} holds {value!r}; expected a sequence of ids")
+        if not len(value):
+            raise InputError(f"{name} holds an empty sequence; it would ban nothing or everything")
+    return tuple(tuple(whole_number(f"an id of {name}", i) for i in value) for value in values)
+
+
+def _penalty(value: Any) -> float:
+    return real_number("repetition_penalty", value, least=1e-6, most=1e6)
+
+
+def _checked(logits: npt.ArrayLike) -> Floats:
+    values = np.asarray(logits)
+    if values.dtype.kind in "iu":
+        values = values.astype(np.float64)
+    if values.dtype.kind != "f":
+        raise InputTypeError(f"logits are of type {values.dtype}; expected real numbers")
+    if values.ndim != 1 or not values.size:
+        raise InputError(f"logits have shape {values.shape}; expected one dimension with at least one logit")
+    # One pass decides: the maximum of anything with a NaN is NaN.
+    top = values.max()
+    if np.isnan(top) or top == np.inf:
+        nans, infinities = int(np.isnan(values).sum()), int((values == np.inf).sum())
+        raise NonFiniteError(
+            f"the logits are not finite: {nans} of {values.size} are NaN, {infinities} are infinity; the weights are "
+            "damaged or too large for float32"
+        )
+    if top == -np.inf:
+        raise NonFiniteError(f"the logits are not finite: all {values.size} are -infinity")
+    return values

@@ -1,0 +1,359 @@
+"""The GPT-2 network: token ids in, logits or hidden states out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.threads import resolve_num_threads
+from gpt2fast.checkpoint.config import Config
+from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint, expected_shapes
+from gpt2fast.errors import InputError
+from gpt2fast.model.backend import Backend, Cache, Network, open_backend
+from gpt2fast.model.blas import one_blas_thread
+from gpt2fast.model.draw import Draw
+from gpt2fast.model.forward import Segment, checked_ids, checked_segments, run_passes
+from gpt2fast.model.parameters import Parameters, Source, assemble
+
+__all__ = ["DTYPES", "GPT2", "Cache"]
+
+Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
+
+
+class GPT2:
+    """A GPT-2 language model.
+
+    Made by `from_pretrained` or `from_tensors`.  Calls take int token ids and give float32 arrays; a model can be used
+    from several threads, a cache from one at a time.
+
+    `dtype` says how the matrices are kept: "float32"; "bfloat16", half the memory, exact products and float32 sums;
+    "int8" and "int4", a scale for each output and 64 inputs, with activations of 8 bits.  All else is float32.
+
+    `device` says where: "cpu"; or "cuda" or "cuda:1", an NVIDIA GPU, through CuPy, which the extras `gpt2fast[cuda12x]`
+    and `gpt2fast[cuda13x]` bring.  There `dtype` is "float32", "float16" or "bfloat16", cuBLAS multiplies, and results
+    may differ in the last digits from one call to the next.
+
+    `cache_dtype="bfloat16"` keeps the keys and values of texts in half the memory, and so reads long texts' sooner, at
+    the price of some digits.  It is the default beside int8 and int4, "float32" beside the others; a GPU's cache is
+    kept as its weights are.
+
+    On a CPU with `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut
+    into calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies
+    with SciPy's BLAS instead: no repacking at load, and results that differ in the last digits from one call to the
+    next.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        parameters: Parameters,
+        *,
+        backend: Backend,
+        num_threads: int | None = None,
+    ) -> None:
+        #: The configuration, a `gpt2fast.Config`.
+        self.config = parameters.config
+        #: Threads that every call uses.
+        self.num_threads = resolve_num_threads(num_threads)
+        #: How the matrices are kept: "float32", "float16", "bfloat16", "int8" or "int4".
+        self.dtype = backend.dtype
+        #: Where the model is: "cpu", or "cuda:" and a number.
+        self.device = backend.device
+        #: What multiplies: "panel", "blas" or, on a GPU, "cublas".
+        self.gemm = backend.gemm
+        self._backend = backend
+        self._transformer = network
+        self._parameters = parameters
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        directory: str | Path,
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        num_threads: int | None = None,
+        gemm: str = "panel",
+        cache_dtype: str | None = None,
+    ) -> GPT2:
+        """The model in `directory`: config.json with model.safetensors, or its shards and their index.
+
+        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says; a
+        config.json with `"bias": false` stands for a model without biases, as nanoGPT makes them.  Raises
+        MissingFileError where a file is missing and InputError where a file is damaged or does not fit the
+        configuration, naming every tensor concerned; of a GPU, MissingDependencyError without CuPy, DeviceError where
+        it cannot be used, and DeviceMemoryError where the weights do not fit, with none of them left there.
+        """
+        threads = resolve_num_threads(num_threads)
+        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads, cache_dtype=cache_dtype)
+        with Checkpoint(directory) as checkpoint:
+            if checkpoint.packed and backend.gemm != "panel":
+                raise InputError(f"{directory}: the weights are packed; gemm={backend.gemm!r} reads ordinary ones")
+            if checkpoint.packed not in (None, dtype):
+                packed = checkpoint.packed
+                raise InputError(f"{directory}: the weights are packed as {packed}; load them with dtype={packed!r}")
+            return cls._load(checkpoint, backend, threads)
+
+    @classmethod
+    def from_tensors(
+        cls,
+        config: Config,
+        tensors: Mapping[str, npt.ArrayLike],
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        num_threads: int | None = None,
+        gemm: str = "panel",
+        cache_dtype: str | None = None,
+    ) -> GPT2:
+        """The model made of arrays in memory, by their published names (`wte.weight`, `h.0.ln_1.bias` …).
+
+        Raises InputError that names every array that is missing, unknown or of another shape.
+        """
+        threads = resolve_num_threads(num_threads)
+        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads, cache_dtype=cache_dtype)
+        return cls._load(Arrays(config, tensors), backend, threads)
+
+    @classmethod
+    def _load(cls, source: Source, backend: Backend, num_threads: int) -> GPT2:
+        network, parameters = backend.load(
+            partial(assemble, source, backend),
+            shapes=expected_shapes(source.config),
+            head_dim=source.config.head_dim,
+        )
+        return cls(network, parameters, backend=backend, num_threads=num_threads)
+
+    def with_dtype(self, dtype: str) -> GPT2:
+        """The same model with its matrices kept as another `dtype`; biases, norms and positions are shared.
+
+        A model in fewer bits serves as a draft in speculative decoding.  Raises InputError for an unknown dtype.
+
+        >>> import gpt2fast
+        >>> gpt2fast.load("demo").model.with_dtype("int8").dtype
+        'int8'
+        """
+        return self._load(self._parameters, self._backend.with_dtype(dtype), self.num_threads)
+
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"<GPT2 {self.num_parameters:,} parameters: n_layer={c.n_layer} n_head={c.n_head} n_embd={c.n_embd} "
+            f"n_ctx={c.n_ctx} vocab_size={c.vocab_size} dtype={self.dtype!r} "
+            f"gemm={self.gemm!r} "
+            + (f"num_threads={self.num_threads}>" if self.device == "cpu" else f"device={self.device!r}>")
+        )
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters; a head tied to the token embedding counts once."""
+        return sum(int(np.prod(shape)) for shape in expected_shapes(self.config).values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the weights take as they are kept."""
+        return self._parameters.nbytes
+
+    def new_cache(self, batch: int = 1, capacity: int | None = None) -> Cache:
+        """An empty cache for `batch` sequences of up to `capacity` tokens each (default: the model's context).
+
+        Memory is taken as tokens come.  Raises InputError where the capacity is over the model's context.
+        """
+        limit = self.config.n_ctx
+        capacity = limit if capacity is None else capacity
+        if capacity > limit:
+            raise InputError(f"capacity is {capacity}; the model's context is {limit} tokens")
+        config = self.config
+        return self._backend.new_cache(
+            n_layer=config.n_layer, n_head=config.n_head, head_dim=config.head_dim, batch=batch, capacity=capacity
+        )
+
+    def __call__(self, ids: npt.ArrayLike, cache: Cache | None = None, last_only: bool = False) -> Floats:
+        """The logits after every token: float32 (T, vocab_size) for ids (T,), (B, T, vocab_size) for ids (B, T).
+
+        With `last_only`, only those after the last token, (vocab_size,) or (B, vocab_size): much less work.  With
+        `cache`, the ids continue what the cache holds, one cache row per row of ids, and join it.  Raises
+        InputTypeError where ids are not integers, and InputError, before anything is computed, where they are outside
+        the vocabulary, there are none to take the last of, or they would go past the context.
+
+        >>> import gpt2fast
+        >>> model = gpt2fast.load("demo").model
+        >>> model([1, 2, 3]).shape, model([1, 2, 3], last_only=True).shape
+        ((3, 4096), (4096,))
+        """
+        return self._apply(ids, cache, last_only, logits=True)
+
+    def hidden_states(
+        self,
+        ids: npt.ArrayLike,
+        cache: Cache | None = None,
+        *,
+        layers: Literal["all"] | int | Sequence[int] | None = None,
+    ) -> Floats:
+        """The hidden states after the final LayerNorm: float32 (T, n_embd) for ids (T,), (B, T, n_embd) for (B, T).
+
+        What the head sees; embeddings of a text are often made of their mean or their last row.  With `cache`, the ids
+        continue what it holds, as in a call.
+
+        `layers` asks for those of other layers, counted as in transformers' `output_hidden_states`: 0 is the
+        embeddings, i what the i-th of the n_layer layers puts out, n_layer and -1 the last one's after the final
+        LayerNorm.  A number gives an array of the same shape; "all" or a list of numbers gives one with a dimension for
+        the layers before all others.  Without a cache, layers that are not needed are not run.
+
+        Raises as a call does, and InputError where there is no such layer.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> ids = lm.tokenizer.encode("The king's daughter")
+        >>> lm.model.hidden_states(ids).mean(axis=0).shape
+        (256,)
+        >>> lm.model.hidden_states(ids, layers="all").shape  # the embeddings and six layers
+        (7, 4, 256)
+        """
+        n_layer = self.config.n_layer
+        if layers is None:
+            return self._apply(ids, cache, False)
+        if isinstance(layers, str) and layers != "all":
+            raise InputError(f"layers is {layers!r}; expected 'all', a number or a list of numbers")
+        wanted = range(n_layer + 1) if isinstance(layers, str) else np.atleast_1d(np.asarray(layers)).tolist()
+        for layer in wanted:
+            if whole_number("layers", layer, least=-n_layer - 1) > n_layer:
+                raise InputError(f"layers has {layer}; the model's hidden states have numbers from 0 to {n_layer}")
+        numbers = [layer % (n_layer + 1) for layer in wanted]
+        # A cache needs the keys and values of all layers.
+        needed = sorted({*numbers, n_layer} if cache is not None else set(numbers))
+        # The network's stages come by halves of layers.
+        found = self._apply(ids, cache, False, stages=[2 * i + (i == n_layer) for i in needed])
+        places = [needed.index(number) for number in numbers]
+        return found[places[0] if isinstance(layers, (int, np.integer)) else places]
+
+    def residual(self, ids: npt.ArrayLike, stage: int) -> Floats:
+        """What flows between the halves of layers, float32 (T, n_embd) for ids (T,): at stage 0 the embeddings, at
+        2 i + 1 their sum with what attention has added up to layer i, at 2 i + 2 that with its MLP's, at
+        2 n_layer + 1 the final hidden states.
+
+        Raises as a call does, and InputError where there is no such stage.
+
+        >>> import gpt2fast
+        >>> gpt2fast.load("demo").model.residual([1, 2, 3], stage=0).shape
+        (3, 256)
+        """
+        if whole_number("stage", stage) > 2 * self.config.n_layer + 1:
+            raise InputError(f"stage is {stage}; the model's last one is {2 * self.config.n_layer + 1}")
+        array: Floats = self._apply(ids, None, False, stages=[stage])[0]
+        return array
+
+    def extend(
+        self,
+        cache: Cache,
+        rows: Sequence[int],
+        ids: Sequence[npt.ArrayLike],
+        wanted: Sequence[int] | None = None,
+    ) -> Floats:
+        """The logits (len(rows), vocab_size) after the last of `ids[i]`, which continue row `rows[i]` of the cache.
+
+        With `wanted`, those after the last `wanted[i]` of `ids[i]`, which may be none: (sum(wanted), vocab_size).  The
+        rows may grow by different numbers of tokens, at least one each; nothing is padded.  Raises as a call does, and
+        InputError where a row is named twice or more logits are wanted than there are ids.
+        """
+        return self._run(cache, checked_segments(rows, ids, wanted, self.config.vocab_size), logits=True)
+
+    def choose(
+        self,
+        cache: Cache,
+        rows: Sequence[int],
+        ids: Sequence[npt.ArrayLike],
+        wanted: Sequence[int] | None,
+        draws: Iterator[Draw | None],
+    ) -> list[int | Floats]:
+        """As `extend`, but instead of each row of logits the id that the next of `draws` chooses from it.
+
+        A GPU does that, so that an id comes back and not 200 KB.  Where the host is to choose the logits are there all
+        the same: for a draw that is None, where they are not finite, where a filter keeps hundreds of them; and on a
+        CPU always, where no draw is asked for.
+
+        >>> import gpt2fast
+        >>> model = gpt2fast.load("demo").model
+        >>> (after,) = model.choose(model.new_cache(), [0], [[1, 2, 3]], None, iter([None]))
+        >>> after.shape
+        (4096,)
+        """
+        segments = checked_segments(rows, ids, wanted, self.config.vocab_size)
+        found = self._passes(cache, segments, lambda logits: self._backend.choose(logits, draws), logits=True)
+        return [after for part in found for after in part]
+
+    def _apply(
+        self,
+        ids: npt.ArrayLike,
+        cache: Cache | None,
+        last_only: bool,
+        *,
+        logits: bool = False,
+        stages: Sequence[int] | None = None,
+    ) -> Floats:
+        array = checked_ids(ids, self.config.vocab_size)
+        if array.ndim not in (1, 2):
+            raise InputError(f"ids has {array.ndim} dimensions; expected (T,) or (B, T)")
+        batch = np.atleast_2d(array)
+        if batch.size == 0 and last_only:
+            raise InputError("ids is empty; there is no last token to give the logits of")
+        if cache is None:
+            cache = self.new_cache(max(len(batch), 1), self.config.n_ctx)
+        elif cache.batch != len(batch):
+            raise InputError(f"the cache has {cache.batch} rows, ids {len(batch)}")
+        wanted = 1 if last_only else batch.shape[1]
+        segments = [Segment(row, row_ids, wanted) for row, row_ids in enumerate(batch)]
+        out = self._run(cache, segments, logits=logits, stages=stages)
+        shape = array.shape[:-1] if last_only else array.shape
+        return out.reshape(*out.shape[:-2], *shape, out.shape[-1])
+
+    def _run(
+        self, cache: Cache, segments: list[Segment], *, logits: bool, stages: Sequence[int] | None = None
+    ) -> Floats:
+        results: list[Floats] = self._passes(cache, segments, np.asarray, logits=logits, stages=stages)
+        if not results:
+            width = self.config.vocab_size if logits else self.config.n_embd
+            return np.empty((0, width) if stages is None else (len(stages), 0, width), np.float32)
+        return results[0] if len(results) == 1 else np.concatenate(results, axis=-2)
+
+    def _passes(
+        self,
+        cache: Cache,
+        segments: list[Segment],
+        finish: Callable[[Any], T],
+        *,
+        logits: bool,
+        stages: Sequence[int] | None = None,
+    ) -> list[T]:
+        """What `finish` makes of the results of each pass."""
+        forward = partial(self._transformer.forward, logits=logits, stages=stages, num_threads=self.num_threads)
+        # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
+        with one_blas_thread() if self.gemm == "blas" else nullcontext():
+            return run_passes(forward, cache, segments, finish, n_ctx=self.config.n_ctx)
+
+    def save_pretrained(
+        self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False
+    ) -> None:
+        """Write config.json and model.safetensors (float32, Hugging Face's names and layout) into `directory`.
+
+        Where the tensors are larger than `max_shard_size` together (bytes, or a text such as "5GB") they are written in
+        shards, with model.safetensors.index.json.
+        The values of a model in another dtype are those that it computes with.
+
+        With `packed` the matrices are written as this model keeps them: an int8 model takes a quarter of the space and
+        is there sooner, but only `from_pretrained` with the same dtype reads it.
+
+        The directory is made where it is missing; each file appears whole or not at all.  Raises InputError where
+        `packed` is asked of a model without panels.
+        """
+        if packed and self.gemm != "panel":
+            raise InputError(f"gemm is {self.gemm!r}; only a model in panels can be packed")
+        packed_as = self.dtype if packed else None
+        self._parameters.save(directory, max_shard_size=max_shard_size, packed_as=packed_as)

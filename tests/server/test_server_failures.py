@@ -1,0 +1,156 @@
+"""Whoever leaves, and whatever fails, leaves nothing behind, and does not hold up the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from live_server import LONG, eventually, gated, live, raw, send
+from toy_model import ToyModel, hashed
+
+from gpt2fast import LanguageModel, Tokenizer
+from gpt2fast.server.sse import EventStream
+
+# Clients that leave
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/score", "echo"])
+def test_whoever_leaves_gives_up_his_place_at_once(tokenizer: Tokenizer, path: str, stream: bool) -> None:
+    with gated(tokenizer, rows=1) as (server, gate, lm):
+        fields: Any = {"text": "abc"} if path == "/score" else {**LONG, "n": 3, "stream": stream}
+        if path == "echo":
+            fields.update(echo=True, logprobs=1)
+        connections = [
+            send(server.port, raw("/score" if path == "/score" else "/v1/completions", fields)) for _ in range(3)
+        ]
+        expected = {"/v1/completions": 9, "/score": 3, "echo": 12}[path]
+        eventually(lambda: server.engine.inside == expected)
+        assert gate.reached.wait(30)
+        for connection in connections:
+            connection.close()
+        # The network stands still all the time.
+        eventually(lambda: server.engine.inside == 0)
+        gate.opened.set()
+        right = lm.generate([5], seed=1, max_new_tokens=9, temperature=1, top_k=0).text
+        assert server.complete([5], seed=1, max_tokens=9)["choices"][0]["text"] == right
+        eventually(lambda: server.engine.running == 0)
+        eventually(lambda: b'status="499"' in server.ask("GET", "/metrics")[2])
+
+
+def test_whoever_leaves_in_the_middle_of_a_stream(toy: LanguageModel) -> None:
+    steps = 0
+
+    def logits(ids: Sequence[int], size: int) -> Any:
+        nonlocal steps
+        steps += 1
+        time.sleep(0.005)
+        return hashed(ids, size) - 99 * (np.arange(size) == 269)
+
+    lm = LanguageModel(ToyModel(n_ctx=10_000, logits=logits), toy.tokenizer)  # type: ignore[arg-type]
+    with live(lm) as server:
+        connection = send(server.port, raw("/v1/completions", {**LONG, "max_tokens": 9000, "stream": True}))
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        connection.close()
+        eventually(lambda: server.engine.inside == 0 and server.engine.running == 0)
+        assert steps < 1000
+
+
+def test_a_reader_that_does_not_read_is_not_waited_for() -> None:
+    sent = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()  # as when the network's buffers are full
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def work(tell: Any) -> None:
+        await tell("first")
+
+    asyncio.run(EventStream(work, 0.05)({}, receive, send))
+    assert [message.get("body", b"")[:20] for message in sent] == [b"", b'data: "first"\n\n', b'data: {"error":{"mes']
+
+
+# Networks that fail
+
+
+def test_an_engine_that_died_is_not_healthy(tokenizer: Tokenizer) -> None:
+    with live(LanguageModel(ToyModel(), tokenizer)) as server:  # type: ignore[arg-type]
+        server.engine._orders.put(server.engine._die)
+        eventually(lambda: server.ask("GET", "/health")[0] == 503)
+        assert server.ask("GET", "/health")[2] == {"status": "the engine has stopped"}
+
+
+def test_a_network_that_fails_and_recovers(tokenizer: Tokenizer) -> None:
+    failing = threading.Event()
+
+    def logits(ids: Sequence[int], size: int) -> Any:
+        if failing.is_set():
+            raise MemoryError("no room")
+        return hashed(ids, size)
+
+    lm = LanguageModel(ToyModel(logits=logits), tokenizer)  # type: ignore[arg-type]
+    with live(lm) as server:
+        failing.set()
+        for path, fields in (("/v1/completions", {"prompt": "a", "n": 3}), ("/v1/completions", {"stream": True})):
+            status, content = server.post(path, **fields)
+            assert (status, content["error"]["type"]) == (500, "server_error")
+            assert "MemoryError: no room" in content["error"]["message"]
+        assert server.engine.inside == 0
+        failing.clear()
+        assert server.complete("a")
+
+
+def test_logits_that_are_not_finite(tokenizer: Tokenizer) -> None:
+    lm = LanguageModel(ToyModel(logits=lambda ids, size: np.full(size, np.nan)), tokenizer)  # type: ignore[arg-type]
+    with live(lm) as server:
+        for path, fields in (("/v1/completions", {"prompt": "a"}), ("/score", {"text": "abc"})):
+            status, content = server.post(path, **fields)
+            assert status == 500
+            assert "logits are not finite" in content["error"]["message"]
+
+
+def test_passes_run_on_one_thread_and_none_starves(tokenizer: Tokenizer) -> None:
+    order = []
+    all_inside = threading.Event()
+
+    class Watched(ToyModel):
+        def note(self, kind: str) -> None:
+            assert all_inside.wait(60)
+            order.append((kind, threading.current_thread().name))
+            time.sleep(0.001)
+
+        def extend(self, cache: Any, rows: Any, ids: Any, wanted: Any = None) -> Any:
+            self.note("text" if cache is self.caches[0] else "score")
+            return super().extend(cache, rows, ids, wanted)
+
+        def __call__(self, ids: Any, cache: Any = None, last_only: bool = False) -> Any:
+            if np.ndim(ids) == 2:  # which calls this again, row by row
+                self.note("score")
+            return super().__call__(ids, None, last_only)
+
+    lm = LanguageModel(Watched(), tokenizer)  # type: ignore[arg-type]
+    with live(lm) as server, ThreadPoolExecutor(14) as pool:
+        echoes = [{**LONG, "prompt": [7] * 40, "max_tokens": 20, "echo": True, "logprobs": 1}] * 2
+        texts = [pool.submit(server.complete, **fields) for fields in ([LONG] * 4 + echoes)]
+        scores = [pool.submit(server.post, "/score", text="abc" * 5) for _ in range(8)]
+        eventually(lambda: server.engine.inside == 4 + 2 * 2 + 8)
+        all_inside.set()
+        for text in texts:
+            assert text.result()
+        for score in scores:
+            assert score.result()[0] == 200
+    # One thread, so no two at the same time.
+    assert set(order) == {("text", "gpt2fast-engine"), ("score", "gpt2fast-engine")}
+    kinds = "".join(kind[0] for kind, _ in order).strip("s")
+    assert "tst" in kinds
+    assert "ss" not in kinds
