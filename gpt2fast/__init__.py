@@ -82,12 +82,11 @@ former_names.install()
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
+    # With a list of names `__import__` gives the module itself; importlib would take longer to load than a tokenizer.
     if name in _HOMES:
-        value = getattr(import_module(f"gpt2fast.{_HOMES[name]}"), name)
+        value = getattr(__import__(f"gpt2fast.{_HOMES[name]}", fromlist=[name]), name)
     elif name == "safetensors":
-        value = import_module("gpt2fast.safetensors")
+        value = __import__("gpt2fast.safetensors", fromlist=["load_file"])
     elif name == "__version__":
         from importlib.metadata import version
 
