@@ -21,6 +21,8 @@ help:  ## list the commands
 demo: $(VENV)/.installed  ## install into .venv and write a story with the model that ships inside
 	@echo
 	@$(BIN)/gpt2fast generate "Once upon a time" --tokens 120 --seed 7
+	@echo
+	@echo "The command gpt2fast is in $(VENV); to have it at hand:  . $(VENV)/bin/activate"
 
 test: $(VENV)/.installed-test  ## install what the tests need and run all of them
 	@echo "== the Rust crate =="

@@ -11,7 +11,7 @@ Names are loaded when they are first used, so that a program that only tokenizes
 
 from __future__ import annotations
 
-from gpt2fast._internal import former_names
+from gpt2fast._internal import finder
 from gpt2fast.errors import (
     CpuLevelError,
     DeviceError,
@@ -23,6 +23,7 @@ from gpt2fast.errors import (
     MissingDependencyError,
     MissingFileError,
     NonFiniteError,
+    NotBuiltError,
     UnknownTokenError,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "MissingDependencyError",
     "MissingFileError",
     "NonFiniteError",
+    "NotBuiltError",
     "Score",
     "Tokenizer",
     "UnknownTokenError",
@@ -78,7 +80,7 @@ _HOMES = {
     "load": "language_model",
 }
 
-former_names.install()
+finder.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ __all__ = [
     "MissingDependencyError",
     "MissingFileError",
     "NonFiniteError",
+    "NotBuiltError",
     "UnknownTokenError",
 ]
 
@@ -56,6 +57,10 @@ class MissingDependencyError(Error, ImportError):
 
 class DownloadError(Error, OSError):
     """A download failed; nothing that a loader would take was left behind."""
+
+
+class NotBuiltError(Error, ImportError):
+    """The compiled modules are missing: Python has found a source folder of gpt2fast that was not built."""
 
 
 class CpuLevelError(Error, ImportError):

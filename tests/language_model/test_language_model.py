@@ -88,4 +88,4 @@ def test_the_import_is_light() -> None:
         "print(sorted({'torch', 'tiktoken', 'cupy', 'ray', 'huggingface_hub', 'requests'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert out == ["['gpt2fast', 'gpt2fast._internal', 'gpt2fast._internal.former_names', 'gpt2fast.errors']", "[]"]
+    assert out == ["['gpt2fast', 'gpt2fast._internal', 'gpt2fast._internal.finder', 'gpt2fast.errors']", "[]"]

@@ -27,7 +27,7 @@ def test_import_loads_errors_only():
         "gpt2fast",
         "gpt2fast.errors",
         "gpt2fast._internal",
-        "gpt2fast._internal.former_names",
+        "gpt2fast._internal.finder",
     }
     assert not loaded & {"numpy", *OPTIONAL}
 

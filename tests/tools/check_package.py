@@ -18,11 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = re.compile(
-    r"gpt2fast/(\w+/)*(\w+\.py|\w+\.pyi|py\.typed|\w+\.cu)"
+    r"gpt2fast/(\w+/)*(\w+\.py|\w+\.pyi|py\.typed|\w+\.cu|README\.md)"
     r"|gpt2fast/server/page/page\.(css|html|js)"
     r"|gpt2fast/(_bpe|kernels/\w+)[\w.-]*\.(so|pyd)"
     r"|gpt2fast/data/(gpt2|demo)/(vocab\.json|merges\.txt|LICENSE|config\.json|model\.safetensors|README\.md)"
-    r"|gpt2fast/server/page/page\.(html|css|js)"
     r"|gpt2fast-[\w.]+\.dist-info/.*"
 )
 CHECK = Path(__file__).with_name("check_installed.py")
@@ -56,7 +55,6 @@ def files(wheel: Path) -> set[str]:
         "gpt2fast/model/cuda/kernels.cu",
         "gpt2fast/server/page/page.html",
     }
-    needed.add("gpt2fast/server/page/page.html")
     if needed - names:
         sys.exit(f"{wheel.name} lacks {sorted(needed - names)}")
     compiled = sum(name.endswith((".so", ".pyd")) for name in names)

@@ -1,4 +1,8 @@
-"""Modules under the names that they had before they moved, so that older pickles and imports go on working."""
+"""The finder that is asked for the modules of gpt2fast that no file holds.
+
+Modules that have moved are found under their former names, so that older pickles and imports go on working.  Where the
+compiled modules are missing, in a checkout that was not built, one line says so.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import NoReturn
 
 __all__ = ["FORMER_NAMES", "install"]
 
@@ -49,12 +54,14 @@ FORMER_NAMES = {
 }
 
 
-class _FormerNames:
-    """A finder of modules, asked last: it finds the former names and nothing else."""
+class _Finder:
+    """Asked last: for the former names, and for what is missing."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         package, _, former = name.partition(".")
+        if package == "gpt2fast" and (former == "_bpe" or former.startswith("kernels.")):
+            _say_not_built(name)
         if package != "gpt2fast" or former not in FORMER_NAMES:
             return None
         from importlib.machinery import ModuleSpec
@@ -77,7 +84,19 @@ class _Loader:
         sys.modules[module.__name__] = import_module(f"gpt2fast.{FORMER_NAMES[former]}")
 
 
+def _say_not_built(name: str) -> NoReturn:
+    from os.path import dirname
+
+    from gpt2fast.errors import NotBuiltError
+
+    folder = dirname(dirname(__file__))
+    raise NotBuiltError(
+        f"{folder} holds no compiled {name}: it is gpt2fast's source folder, not built for this Python. Start Python "
+        "in another directory to use an installed gpt2fast, or build this one: pip install -e ."
+    )
+
+
 def install() -> None:
-    """Let imports find the former names."""
-    if _FormerNames not in sys.meta_path:
-        sys.meta_path.append(_FormerNames)
+    """Let imports ask the finder, once all others have found nothing."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.append(_Finder)
