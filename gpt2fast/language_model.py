@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError
@@ -15,6 +16,7 @@ from gpt2fast.generation.beam import Beam, beam_search
 from gpt2fast.generation.generate import Generation, Prompt, Settings, Step, generate, steps
 from gpt2fast.generation.speculation import ModelDrafter, PromptLookup
 from gpt2fast.hub.models import resolve
+from gpt2fast.model.backend import CacheDType, DType, Gemm
 from gpt2fast.model.gpt2 import GPT2
 from gpt2fast.scoring.score import Score, score_choices, score_texts
 from gpt2fast.tokenizer.encoding import Tokenizer
@@ -56,11 +58,11 @@ class GenerateOptions(TypedDict, total=False):
 def load(
     name_or_path: str | Path = "demo",
     *,
-    dtype: str = "float32",
-    device: str = "cpu",
+    dtype: DType = "float32",
+    device: Literal["cpu", "cuda"] | str = "cpu",
     num_threads: int | None = None,
-    gemm: str = "panel",
-    cache_dtype: str | None = None,
+    gemm: Gemm = "panel",
+    cache_dtype: CacheDType | None = None,
 ) -> LanguageModel:
     """The language model of that name.
 
@@ -81,6 +83,24 @@ def load(
         directory, dtype=dtype, device=device, num_threads=num_threads, gemm=gemm, cache_dtype=cache_dtype
     )
     return LanguageModel(model, tokenizer)
+
+
+def _signature(method: Callable[..., Any]) -> inspect.Signature:
+    """The method's signature with the options by name and default instead of `**options`, for completion and help."""
+    signature = inspect.signature(method)
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name),
+            annotation=getattr(annotation, "__forward_arg__", annotation),
+        )
+        for name, annotation in GenerateOptions.__annotations__.items()
+    ]
+    options = [o.replace(default={}) if o.default is dataclasses.MISSING else o for o in options]
+    own = [o for o in signature.parameters.values() if o.kind is not inspect.Parameter.VAR_KEYWORD]
+    return signature.replace(parameters=own + options)
 
 
 class LanguageModel:
@@ -367,3 +387,8 @@ class LanguageModel:
         settings = Settings(**options)  # type: ignore[misc]
         rows = max(min(settings.batch_size, texts), 1)
         return settings, self.drafter(speculate=speculate, draft=draft, size=rows)
+
+
+_methods: tuple[Callable[..., Any], ...] = (LanguageModel.generate, LanguageModel.generate_batch, LanguageModel.stream)
+for _method in _methods:
+    setattr(_method, "__signature__", _signature(_method))  # noqa: B010

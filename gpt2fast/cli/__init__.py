@@ -1,4 +1,4 @@
-"""The door from the shell: the command `gpt2fast`.
+"""The command `gpt2fast`.
 
 Bytes are exact: files and standard input are read, and text is written, without any translation of newlines, byte order
 marks or encodings, whatever the locale.  Each command has a module with its options and what it does; what a command
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpt2fast.cli import bench, checkpoints, generate, score, serve, tokenize, tokens
-from gpt2fast.cli.common import stdout
+from gpt2fast.cli.common import UsageError, stdout
+from gpt2fast.cli.parser import Parser
 from gpt2fast.errors import Error
 
 __all__ = ["main"]
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: the process's own) and return the exit status.
 
     0 is success, 1 an error that one line on standard error explains, 130 an interrupt, 141 a reader that went away.
-    Raises SystemExit, status 2, where the command line cannot be understood, and status 0 after --help or --version.
+    2 is a command line that cannot be understood or whose values make no sense: raised as SystemExit by the parser, as
+    is status 0 after --help or --version, and returned where a command finds it.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -40,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
         stdout().flush()
+    except UsageError as error:
+        _tell(str(error))
+        return 2
     except Error as error:
         return _failed(str(error))
     except BrokenPipeError:
@@ -54,8 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str) -> int:
-    print("gpt2fast:", " ".join(message.split()), file=sys.stderr)
+    _tell(message)
     return 1
+
+
+def _tell(message: str) -> None:
+    print("gpt2fast:", " ".join(message.split()), file=sys.stderr)
 
 
 class _Version(argparse.Action):
@@ -73,14 +82,36 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Completion(argparse.Action):
+    """Prints what makes a shell complete commands, options and files."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, __: Any = None) -> None:
+        try:
+            import shtab
+        except ImportError:
+            parser.exit(_failed("completion takes shtab: pip install 'gpt2fast[completion]'"))
+        (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+        for command in commands.choices.values():
+            for action in command._actions:
+                if action.metavar in ("FILE", "OUT", "DIRECTORY") or action.dest in ("model", "tokenizer"):
+                    action.complete = shtab.FILE  # where shtab looks for it
+        print(shtab.complete(parser, shell))
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gpt2fast",
-        allow_abbrev=False,
         description="GPT-2 on the machine you have: text generation, an exact tokenizer, no PyTorch.",
         epilog="gpt2fast COMMAND --help explains a command.  Try: gpt2fast generate 'Once upon a time'",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--completion",
+        action=_Completion,
+        choices=["bash", "zsh", "fish"],
+        help="print what makes this shell complete commands and options, for its start-up file",
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     for module in (generate, serve, tokens, tokenize, score, checkpoints, bench):

@@ -6,10 +6,11 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gpt2fast.errors import InputError
+from gpt2fast.errors import Error, InputError, InputTypeError
 
 if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
@@ -21,13 +22,24 @@ _TOLD = 5
 Run = Callable[[argparse.Namespace], None]
 
 
+class UsageError(Error):
+    """The command line can be parsed, but its values make no sense: exit status 2."""
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """What is refused within is the command line's fault."""
+    try:
+        yield
+    except (InputError, InputTypeError) as error:
+        raise UsageError(str(error)) from None
+
+
 def add_command(
     commands: Any, name: str, run: Run, summary: str, description: str, epilog: str | None = None
 ) -> argparse.ArgumentParser:
     """A new command that calls `run` with its options."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=description, epilog=epilog, allow_abbrev=False
-    )
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description, epilog=epilog)
     parser.set_defaults(run=run)
     return parser
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.model.backend import DType
 from gpt2fast.model.gpt2 import GPT2
 
 __all__ = ["decoding_rate", "measure", "median_seconds", "prefill_rate", "render_json", "render_table", "reread_rate"]
@@ -64,7 +65,7 @@ def reread_rate(model: GPT2, length: int, rounds: int = 5) -> float:
 
 
 def measure(
-    directory: str | Path, *, dtypes: Sequence[str], num_threads: int | None = None, rounds: int = 5
+    directory: str | Path, *, dtypes: Sequence[DType], num_threads: int | None = None, rounds: int = 5
 ) -> dict[str, dict[str, float]]:
     """For each dtype the figures of the checkpoint in `directory`, by their names with units.
 
@@ -78,7 +79,7 @@ def measure(
     return found
 
 
-def _measure_one(directory: str, dtype: str, num_threads: int | None, rounds: int) -> dict[str, float]:
+def _measure_one(directory: str, dtype: DType, num_threads: int | None, rounds: int) -> dict[str, float]:
     start = time.perf_counter()
     model = GPT2.from_pretrained(directory, dtype=dtype, num_threads=num_threads)
     loaded = time.perf_counter()

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from gpt2fast.cli import common
-from gpt2fast.errors import InputError
+from gpt2fast.cli.common import UsageError
 
 
 def add_to(commands: Any) -> None:
@@ -22,13 +22,18 @@ def add_to(commands: Any) -> None:
         "the perplexity goes to standard error.  With -o, write a table of documents instead: of text files, JSON "
         "lines and Parquet, each also with .gz or .zst, the tokens, log-likelihood, perplexity and bits per byte of "
         "each document.  The first token comes after end-of-text, or after the context.",
-        "Examples: gpt2fast score --html story.txt > story.html    "
-        "gpt2fast score corpus.jsonl.gz -o scores.parquet --model gpt2 --on-error skip",
+        "Examples:\n"
+        "  gpt2fast score --html story.txt > story.html\n"
+        "  gpt2fast score --by-word --text 'The horse raced past the barn fell.'\n"
+        "  gpt2fast score corpus.jsonl.gz -o scores.parquet --model gpt2 --on-error skip",
     )
     form = score.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a JSON object a line instead of a table")
     form.add_argument("--html", action="store_true", help="a page that shows the text, coloured by surprisal")
     form.add_argument("-o", "--output", metavar="OUT", help="a row for each document: a .parquet, .jsonl or .tsv file")
+    score.add_argument(
+        "--by-word", action="store_true", help="a row for each word, punctuation attached, instead of each token"
+    )
     score.add_argument("--context", default="", metavar="TEXT", help="a text that is read before, and not scored")
     score.add_argument(
         "--stride",
@@ -55,22 +60,27 @@ def _score_command(options: argparse.Namespace) -> None:
         return
     for name in ("field", "separator", "input_format", "on_error", "tokens", "with_text", "progress"):
         if getattr(options, name):
-            raise InputError(
+            raise UsageError(
                 f"--{name.replace('_', '-')} is for documents, which -o OUT scores; without it, it has no use"
             )
+    if options.html and options.by_word:
+        raise UsageError("--html shows tokens; --by-word is for a table or --json")
     if len(options.files) > 1:
-        raise InputError(f"there are {len(options.files)} files; one is scored by token, several with -o OUT")
+        raise UsageError(f"there are {len(options.files)} files; one is scored by token, several with -o OUT")
     (file,) = options.files
     text = common.text(options, file)
     from gpt2fast.scoring import report
 
     lm = common.load(options)
+    if options.stride is not None and options.stride > lm.model.config.n_ctx:
+        raise UsageError(f"--stride is {options.stride}; the model's context is {lm.model.config.n_ctx} tokens")
     score = lm.score(_as_str(text), context=os.fsencode(options.context), stride=options.stride)
     name = "standard input" if file == "-" else file
     if options.html:
         page = report.render_html(score, f"{'text' if options.text is not None else name} under {options.model}")
     else:
-        page = report.render_json_lines(score) if options.json else report.render_tsv(score)
+        render = report.render_json_lines if options.json else report.render_tsv
+        page = render(score, by_word=options.by_word)
     common.stdout().write(page.encode("utf-8", "surrogateescape"))
     if not options.quiet:
         common.stdout().flush()
@@ -78,8 +88,10 @@ def _score_command(options: argparse.Namespace) -> None:
 
 
 def _score_documents(options: argparse.Namespace) -> None:
+    if options.by_word:
+        raise UsageError("--by-word is for one text; -o OUT writes a row for each document")
     if options.text is not None:
-        raise InputError("--text is one text; -o OUT scores the documents of files")
+        raise UsageError("--text is one text; -o OUT scores the documents of files")
     from gpt2fast.corpus import score_files
 
     summary = score_files(

@@ -22,8 +22,9 @@ def add_to(commands: Any) -> None:
         "Tokenize text files (a document a file, or between separators), JSON lines and Parquet, each also with .gz or "
         ".zst, into the token files that nanoGPT, llm.c, NumPy and Arrow read.  A job that was stopped goes on when "
         "the same command is given again.",
-        "Examples: gpt2fast tokenize corpus/ -o data/ --format nanogpt --append-eot --val-fraction 0.0005    "
-        "gpt2fast tokenize 'fineweb/*.parquet' -o fineweb.bin --format llmc --eot prepend --shard-tokens 100000000",
+        "Examples:\n"
+        "  gpt2fast tokenize corpus/ -o data/ --format nanogpt --append-eot --val-fraction 0.0005\n"
+        "  gpt2fast tokenize 'fineweb/*.parquet' -o fineweb.bin --eot prepend --shard-tokens 100000000",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="files, directories, globs; - is standard input")
     parser.add_argument(
@@ -76,9 +77,20 @@ def add_to(commands: Any) -> None:
 
 
 def _tokenize(options: argparse.Namespace) -> None:
+    try:
+        summary = _run(options)
+    except KeyboardInterrupt:
+        if not options.quiet:
+            print("[stopped; the same command goes on from here]", file=sys.stderr)
+        raise
+    if not options.quiet:
+        print(_render(summary), file=sys.stderr)
+
+
+def _run(options: argparse.Namespace) -> Summary:
     from gpt2fast.corpus import tokenize_files
 
-    summary = tokenize_files(
+    return tokenize_files(
         options.files,
         options.output,
         tokenizer=common.tokenizer(options.tokenizer),
@@ -99,8 +111,6 @@ def _tokenize(options: argparse.Namespace) -> None:
         engine=options.engine,
         address=options.address,
     )
-    if not options.quiet:
-        print(_render(summary), file=sys.stderr)
 
 
 def _render(summary: Summary) -> str:

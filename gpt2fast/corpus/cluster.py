@@ -32,7 +32,7 @@ from gpt2fast.corpus.formats import PART, PART_OF_ROWS, mapped
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.job import Counts, Job
 from gpt2fast.corpus.options import CorpusOptions
-from gpt2fast.corpus.progress import ProgressBar
+from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.series import Series
 from gpt2fast.errors import Error, InputError
 
@@ -260,7 +260,7 @@ def run(
         first = job.cursor["unit"]
         _remove_parts(task, first)
         done = sum(unit.size for unit in units[:first])
-        with ProgressBar(sum(unit.size for unit in units), done, progress) as bar:
+        with Progress(sum(unit.size for unit in units), done, progress) as bar:
             for number in _in_order(ray, task, units, first):
                 before = job.outputs.tokens
                 _append(job, task, number, on_skip)

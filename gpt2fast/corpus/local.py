@@ -11,7 +11,7 @@ from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.encoding import Encoder
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.job import Job
-from gpt2fast.corpus.progress import ProgressBar
+from gpt2fast.corpus.progress import Progress
 
 __all__ = ["run"]
 
@@ -26,7 +26,7 @@ def run(job: Job, how: Reading, *, progress: bool | None, checkpoint_seconds: fl
     done = prefetch(encoder.encode_all(prefetch(merge_small(_read_all(plan.inputs, start, how))), start))
     saved = time.monotonic()
     whole = True  # the outputs, the counts and the cursor are of one moment
-    with closing(done), ProgressBar(total, sum(sizes[: start.file]), progress) as bar:
+    with closing(done), Progress(total, sum(sizes[: start.file]), progress) as bar:
         try:
             for encoded in done:
                 before = job.outputs.tokens

@@ -1,51 +1,58 @@
-"""The progress bar of a job."""
+"""The progress of a job, on standard error: tqdm's bar, or a line now and then where tqdm is not installed."""
 
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import Any
 
-from gpt2fast.corpus.dependencies import missing
+__all__ = ["Progress"]
 
-__all__ = ["ProgressBar"]
+# Between two plain lines; a terminal keeps them all.
+_SECONDS = 10.0
 
 
-class ProgressBar:
-    """Bytes of the inputs' files, tokens and their rate, on standard error.
+class Progress:
+    """Bytes of the inputs' files, tokens and their rate.
 
-    `show` None means where standard error is a terminal and tqdm is installed.  Raises MissingDependencyError where the
-    bar is asked for and tqdm is missing.
+    `show` None means where standard error is a terminal.  `total` and `done` are bytes; a total of None is not known.
     """
 
     def __init__(self, total: int | None, done: int, show: bool | None) -> None:
         self._bar: Any = None
-        if show is False or (show is None and (sys.stderr is None or not sys.stderr.isatty())):
+        self._shown = sys.stderr is not None and (sys.stderr.isatty() if show is None else show)
+        self._total = total
+        self._tokens = 0
+        self._start = self._told = time.monotonic()
+        if not self._shown:
             return
         try:
             import tqdm
         except ImportError:
-            if show:
-                raise missing("the progress bar", "tqdm", "corpus") from None
             return
         self._bar = tqdm.tqdm(
             total=total, initial=done, unit="B", unit_scale=True, unit_divisor=1000, smoothing=0.1, dynamic_ncols=True
         )
-        self._tokens = 0
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Progress:
         return self
 
     def update(self, done: int, new_tokens: int) -> None:
         """So many bytes of the files are done, and there are new tokens."""
-        if self._bar is None:
-            return
         self._tokens += new_tokens
-        seconds = self._bar.format_dict["elapsed"]
-        shown = self._bar.format_sizeof
-        rate = f"{shown(self._tokens / seconds)}/s" if seconds > 0 else "?"
-        self._bar.set_postfix_str(f"{shown(self._tokens)} tokens, {rate}", refresh=False)
-        self._bar.update(done - self._bar.n)
+        if not self._shown:
+            return
+        now = time.monotonic()
+        rate = self._tokens / max(now - self._start, 1e-9)
+        if self._bar is not None:
+            shown = self._bar.format_sizeof
+            self._bar.set_postfix_str(f"{shown(self._tokens)} tokens, {shown(rate)}/s", refresh=False)
+            self._bar.update(done - self._bar.n)
+        elif now - self._told >= _SECONDS:
+            self._told = now
+            of = f" of {self._total / 1e6:,.1f}" if self._total else ""
+            print(f"[{done / 1e6:,.1f}{of} MB, {self._tokens:,} tokens, {rate:,.0f}/s]", file=sys.stderr, flush=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

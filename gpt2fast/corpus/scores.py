@@ -15,7 +15,7 @@ from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.inputs import Input, find_inputs
 from gpt2fast.corpus.options import CorpusOptions
-from gpt2fast.corpus.progress import ProgressBar
+from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.tables import Column, table_of
 from gpt2fast.errors import InputError, InputTypeError
 
@@ -148,7 +148,7 @@ def score_files(
     total = sum(sizes) if all(source.is_file for source in sources) else None
     documents = count = text_bytes = skipped = 0
     log_likelihood = 0.0
-    with atomic_write(out) as file, table(file) as write, ProgressBar(total, 0, progress) as bar:
+    with atomic_write(out) as file, table(file) as write, Progress(total, 0, progress) as bar:
         for number, source in enumerate(sources):
             scored = 0
             for group in _groups(source, how):

@@ -22,7 +22,7 @@ FinishReason = Literal["stop", "eos", "length"]
 Floats = npt.NDArray[np.floating[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Generation:
     """A generated text."""
 
@@ -46,6 +46,10 @@ class Generation:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        shown = self.text if len(self.text) <= 60 else f"{self.text[:59]}…"
+        return f"<Generation of {len(self.ids)} tokens ({self.finish_reason}): {shown!r}>"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,14 @@ from gpt2fast.kernels.linear import Weight
 from gpt2fast.kernels.transformer import Transformer
 from gpt2fast.model.draw import Draw
 
-__all__ = ["Backend", "Cache", "CpuBackend", "Network", "StoredWeight", "open_backend"]
+__all__ = ["Backend", "Cache", "CacheDType", "CpuBackend", "DType", "Gemm", "Network", "StoredWeight", "open_backend"]
+
+#: How matrices are kept; float16 on a GPU only, which has neither int8 nor int4.
+DType = Literal["float32", "float16", "bfloat16", "int8", "int4"]
+#: How keys and values are kept.
+CacheDType = Literal["float32", "bfloat16"]
+#: What multiplies on a CPU.
+Gemm = Literal["panel", "blas"]
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float32]

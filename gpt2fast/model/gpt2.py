@@ -16,7 +16,7 @@ from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint, expected_shapes
 from gpt2fast.errors import InputError
-from gpt2fast.model.backend import Backend, Cache, Network, open_backend
+from gpt2fast.model.backend import Backend, Cache, CacheDType, DType, Gemm, Network, open_backend
 from gpt2fast.model.blas import one_blas_thread
 from gpt2fast.model.draw import Draw
 from gpt2fast.model.forward import Segment, checked_ids, checked_segments, run_passes
@@ -78,11 +78,11 @@ class GPT2:
         cls,
         directory: str | Path,
         *,
-        dtype: str = "float32",
-        device: str = "cpu",
+        dtype: DType = "float32",
+        device: Literal["cpu", "cuda"] | str = "cpu",
         num_threads: int | None = None,
-        gemm: str = "panel",
-        cache_dtype: str | None = None,
+        gemm: Gemm = "panel",
+        cache_dtype: CacheDType | None = None,
     ) -> GPT2:
         """The model in `directory`: config.json with model.safetensors, or its shards and their index.
 
@@ -108,11 +108,11 @@ class GPT2:
         config: Config,
         tensors: Mapping[str, npt.ArrayLike],
         *,
-        dtype: str = "float32",
-        device: str = "cpu",
+        dtype: DType = "float32",
+        device: Literal["cpu", "cuda"] | str = "cpu",
         num_threads: int | None = None,
-        gemm: str = "panel",
-        cache_dtype: str | None = None,
+        gemm: Gemm = "panel",
+        cache_dtype: CacheDType | None = None,
     ) -> GPT2:
         """The model made of arrays in memory, by their published names (`wte.weight`, `h.0.ln_1.bias` …).
 

@@ -6,12 +6,14 @@ import html
 import json
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from gpt2fast.scoring.score import Score, TokenScore
 
 __all__ = ["render_html", "render_json_lines", "render_summary", "render_tsv"]
 
 _COLUMNS = ("id", "start", "end", "token", "log_probability", "surprisal", "rank", "entropy")
+_WORD_COLUMNS = ("start", "end", "word", "log_probability", "surprisal", "num_tokens", "exact")
 
 _MOST_BITS = 16.0  # a surprisal from which on the page's colour grows no deeper
 
@@ -80,33 +82,51 @@ def render_summary(score: Score) -> str:
     )
 
 
-def render_tsv(score: Score) -> str:
-    """A line of names, then a line for each token; columns are separated by tabs.
+def render_tsv(score: Score, *, by_word: bool = False) -> str:
+    """A line of names, then a line for each token, or each word; columns are separated by tabs.
 
-    Tabs, newlines and whatever else is not printable in a token are escaped as in Python, so every token is one field.
+    Tabs, newlines and whatever else is not printable in a text are escaped as in Python, so every text is one field.
     """
-    lines = ["\t".join(_COLUMNS)]
-    for token in score.tokens:
-        numbers = (f"{token.log_probability:.6f}", f"{token.surprisal:.4f}", f"{token.rank}", f"{token.entropy:.4f}")
-        lines.append("\t".join([str(token.id), *map(str, token.span), _escaped(token.text), *numbers]))
+    lines = ["\t".join(_WORD_COLUMNS if by_word else _COLUMNS)]
+    for row in _rows(score, by_word):
+        shown = [
+            _escaped(value)
+            if isinstance(value, (str, bytes))
+            else f"{value:.{6 if name == 'log_probability' else 4}f}"
+            if isinstance(value, float)
+            else f"{value}"
+            for name, value in row.items()
+        ]
+        lines.append("\t".join(shown))
     return "\n".join(lines) + "\n"
 
 
-def render_json_lines(score: Score) -> str:
-    """A JSON object for each token, one a line; a probability of 0 has the logarithm null."""
+def render_json_lines(score: Score, *, by_word: bool = False) -> str:
+    """A JSON object for each token, or each word, one a line; a probability of 0 has the logarithm null."""
     lines = []
-    for token in score.tokens:
-        values = (
-            token.id,
-            *token.span,
-            _decoded(token.text),
-            token.log_probability if math.isfinite(token.log_probability) else None,
-            token.surprisal if math.isfinite(token.surprisal) else None,
-            token.rank,
-            token.entropy,
-        )
-        lines.append(json.dumps(dict(zip(_COLUMNS, values, strict=True)), ensure_ascii=False) + "\n")
+    for row in _rows(score, by_word):
+        values = {
+            name: _decoded(value)
+            if isinstance(value, (str, bytes))
+            else None
+            if isinstance(value, float) and not math.isfinite(value)
+            else value
+            for name, value in row.items()
+        }
+        lines.append(json.dumps(values, ensure_ascii=False) + "\n")
     return "".join(lines)
+
+
+def _rows(score: Score, by_word: bool) -> Iterator[dict[str, Any]]:
+    """The tokens or the words of a text, each with its columns by name."""
+    if by_word:
+        for word in score.by_word():
+            numbers = (word.log_probability, word.surprisal, word.num_tokens, word.exact)
+            yield dict(zip(_WORD_COLUMNS, (*word.span, word.text, *numbers), strict=True))
+        return
+    for token in score.tokens:
+        measures = (token.log_probability, token.surprisal, token.rank, token.entropy)
+        yield dict(zip(_COLUMNS, (token.id, *token.span, token.text, *measures), strict=True))
 
 
 def render_html(score: Score, title: str) -> str:

@@ -26,6 +26,7 @@ from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 from gpt2fast.model.nonfinite import located
 from gpt2fast.model.pairing import end_of_text, shared_vocabulary
+from gpt2fast.scoring.notebook import render_fragment
 from gpt2fast.scoring.spans import Punctuation, Span, tokens_of_spans, words
 
 __all__ = ["Score", "SpanScore", "TokenScore", "score_choices", "score_texts"]
@@ -106,6 +107,9 @@ class Score:
         return (
             f"<Score of {len(self)} tokens: perplexity {self.perplexity:.4g}, {self.bits_per_byte:.4g} bits per byte>"
         )
+
+    def _repr_html_(self) -> str:
+        return render_fragment(((token.text, token.surprisal) for token in self.tokens), repr(self).strip("<>"))
 
     @property
     def surprisal(self) -> Floats:

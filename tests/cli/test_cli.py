@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -196,6 +197,34 @@ def test_any_prompt_can_be_given(run: Run, prompt: str, by_name: bool) -> None:
     assert told == Result(0, (prompt + expected + "\n").encode(), "")
 
 
+def test_a_prompt_from_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "prompt").write_bytes(b"The end.\r\n")
+    line = ("generate", "--tokens", "8", "--seed", "5", "--quiet")
+    assert run(*line, "--prompt-file", str(tmp_path / "prompt")) == run(*line, "-", stdin=b"The end.\r\n")
+    assert run(*line, "--prompt-file", str(tmp_path / "none")).status == 1
+    assert run(*line, "a", "--prompt-file", str(tmp_path / "prompt")).status == 2
+
+
+def test_several_texts(run: Run) -> None:
+    first, second = gpt2fast.load("demo").generate("A king", n=2, max_new_tokens=5, seed=3, logprobs=1)  # type: ignore[misc]
+    told = run("generate", "A king", "-n", "2", "--tokens", "5", "--seed", "3")
+    assert told.out.decode() == f"--- 1 of 2 ---\n{first.text}\n--- 2 of 2 ---\n{second.text}\n"
+    told = run("generate", "A king", "-n", "2", "--tokens", "5", "--seed", "3", "--json", "--logprobs", "1", "--echo")
+    for line, text in zip(told.out.splitlines(), (first, second), strict=True):
+        found = json.loads(line)
+        assert (found["prompt"], found["text"], found["ids"], found["seed"]) == ("A king", text.text, text.ids, 3)
+        assert (found["finish_reason"], found["logprobs"]) == ("length", text.logprobs)
+        assert [[(i, p) for i, p in token] for token in found["top_logprobs"]] == text.top_logprobs
+
+
+def test_beams(run: Run) -> None:
+    found = gpt2fast.load("demo").beam_search("A king", num_beams=3, num_return_sequences=2, max_new_tokens=5)
+    told = run("generate", "A king", "--beams", "3", "-n", "2", "--tokens", "5", "--json", "--quiet")
+    assert [json.loads(line)["ids"] for line in told.out.splitlines()] == [beam.ids for beam in found]
+    assert json.loads(told.out.splitlines()[0])["score"] == found[0].score
+    assert run("generate", "A king", "--beams", "3", "--tokens", "5").out == (found[0].text + "\n").encode()
+
+
 def test_a_prompt_keeps_its_last_newline(run: Run) -> None:
     arguments = ("generate", "-", "--tokens", "8", "--seed", "5", "--quiet")
     expected = gpt2fast.load("demo").generate("The end.\r\n", max_new_tokens=8, seed=5).text
@@ -357,14 +386,8 @@ def test_a_line_that_is_not_understood(run: Run, line: list[str]) -> None:
         (["inspect", "no-such-file"], "no-such-file"),
         (["generate", "a", "--model", "no-such-model"], "no-such-model"),
         (["encode", "--tokenizer", "no-such-model"], "no-such-model"),
-        (["generate", "a", "--temperature", "-1"], "temperature is -1"),
-        (["generate", "a", "--temperature", "nan"], "temperature is nan"),
-        (["generate", "a", "--top-p", "1.5"], "top_p is 1.5"),
-        (["generate", "a", "--stop", ""], "stop"),
-        (["generate", "a", "--seed", "-4"], "seed"),
         (["generate", "a", "--tokens", "600", "--overflow", "error"], "512"),
         (["generate", "a " * 600], "512"),
-        (["score", "--stride", "513", "--text", "a"], "stride is 513"),
     ],
 )
 def test_an_error_is_one_line(run: Run, line: list[str], words: str) -> None:
@@ -376,6 +399,49 @@ def test_an_error_is_one_line(run: Run, line: list[str], words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["generate", "a", "--temperature", "-1"], "temperature is -1"),
+        (["generate", "a", "--temperature", "nan"], "temperature is nan"),
+        (["generate", "a", "--top-p", "1.5"], "top_p is 1.5"),
+        (["generate", "a", "--stop", ""], "stop"),
+        (["generate", "a", "--seed", "-4"], "seed"),
+        (["generate", "a", "--min-tokens", "70"], "min_new_tokens is 70"),
+        (["generate", "a", "--presence-penalty", "inf"], "presence_penalty is inf"),
+        (["generate", "a", "--logprobs", "2"], "--json"),
+        (["generate", "a", "--beams", "2", "--temperature", "1"], "--temperature is for sampling"),
+        (["generate", "a", "--beams", "2", "--seed", "1"], "--seed"),
+        (["generate", "a", "--beams", "2", "-n", "3"], "only 2 beams"),
+        (["score", "--stride", "513", "--text", "a"], "--stride is 513"),
+        (["score", "--html", "--by-word", "--text", "a"], "--by-word"),
+        (["score", "--by-word", "-o", "b.tsv", "a"], "--by-word"),
+    ],
+)
+def test_values_that_make_no_sense_are_the_command_lines_fault(run: Run, line: list[str], words: str) -> None:
+    told = run(*line)
+    assert (told.status, told.out) == (2, b"")
+    assert words in told.err
+    assert told.err.startswith("gpt2fast: ")
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        (["generate", "a", "--temprature", "1"], "did you mean --temperature?"),
+        (["generate", "a", "--top_k=3"], "did you mean --top-k?"),
+        (["score", "--by-words"], "did you mean --by-word?"),
+        (["gnerate", "a"], "did you mean generate?"),
+        (["generate", "a", "--dtype", "flot32"], "did you mean float32?"),
+    ],
+)
+def test_what_may_have_been_meant(run: Run, line: list[str], hint: str) -> None:
+    told = run(*line)
+    assert (told.status, told.out) == (2, b"")
+    assert told.err.endswith(f"{hint}\n")
+
+
+@pytest.mark.parametrize(
     "line", [["--help"], *([name, "--help"] for name in ("generate", "encode", "score", "inspect"))]
 )
 def test_help(run: Run, line: list[str]) -> None:
@@ -383,6 +449,31 @@ def test_help(run: Run, line: list[str]) -> None:
     assert (told.status, told.err) == (0, "")
     assert told.out.startswith(b"usage: gpt2fast")
     assert all(len(text) <= 100 for text in told.out.decode().splitlines())
+
+
+def test_scores_by_word(run: Run) -> None:
+    text = "Once upon a\ttime, there"
+    words = gpt2fast.load("demo").score(text).by_word()
+    told = run("score", "--by-word", "--json", "--text", text)
+    rows = [json.loads(line) for line in told.out.splitlines()]
+    assert [(row["word"], row["start"], row["end"]) for row in rows] == [(word.text, *word.span) for word in words]
+    assert [row["surprisal"] for row in rows] == [word.surprisal for word in words]
+    header, *lines = run("score", "--by-word", "--text", text).out.decode().splitlines()
+    assert header.split("\t") == list(rows[0])
+    assert [line.split("\t")[2] for line in lines] == [word.text for word in words]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(run: Run, shell: str) -> None:
+    told = run("--completion", shell)
+    assert (told.status, told.err) == (0, "")
+    for word in (b"generate", b"tokenize", b"temperature", b"bfloat16"):
+        assert word in told.out
+    if shell == "bash" and shutil.which("bash"):
+        script = told.out + b"COMP_WORDS=(gpt2fast gener); COMP_CWORD=1; _shtab_gpt2fast; echo ${COMPREPLY[@]}\n"
+        script += b"COMP_WORDS=(gpt2fast score --by); COMP_CWORD=2; _shtab_gpt2fast; echo ${COMPREPLY[@]}\n"
+        done = subprocess.run(["bash"], input=script, capture_output=True, check=True)
+        assert done.stdout.split() == [b"generate", b"--by-word"]
 
 
 def test_version(run: Run) -> None:

@@ -292,21 +292,20 @@ def test_a_tokenizer_without_end_of_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "inputs", "out", "more"),
+    ("module", "inputs", "out"),
     [
-        ("pyarrow", "in.parquet", "out.npy", {}),
-        ("pyarrow", "in.txt", "out.parquet", {}),
-        ("zstandard", "in.txt.zst", "out.npy", {}),
-        ("tqdm", "in.txt", "out.npy", {"progress": True}),
+        ("pyarrow", "in.parquet", "out.npy"),
+        ("pyarrow", "in.txt", "out.parquet"),
+        ("zstandard", "in.txt.zst", "out.npy"),
     ],
 )
-def test_missing_libraries_are_asked_for_by_name(tmp_path, monkeypatch, module, inputs, out, more):
+def test_missing_libraries_are_asked_for_by_name(tmp_path, monkeypatch, module, inputs, out):
     path = corpora.write(tmp_path / inputs, corpora.DOCUMENTS)
     for name in (module, *(name for name in sys.modules if name.startswith(f"{module}."))):
         monkeypatch.setitem(sys.modules, name, None)
     message = rf"needs the package {module}: pip install 'gpt2fast\[corpus\]'"
     with pytest.raises(gpt2fast.MissingDependencyError, match=message):
-        tokenize_files(path, tmp_path / out, **more)
+        tokenize_files(path, tmp_path / out)
     assert not (tmp_path / out).exists()
     monkeypatch.undo()
-    tokenize_files(path, tmp_path / out, **more)
+    tokenize_files(path, tmp_path / out)

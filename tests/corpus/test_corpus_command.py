@@ -100,6 +100,25 @@ def test_the_progress_bar_shows_bytes_and_tokens(tmp_path):
     assert "%|" not in done.stderr  # there is no terminal
 
 
+def test_progress_without_tqdm_is_a_plain_line(tmp_path, monkeypatch, capsys):
+    path = corpora.write(tmp_path / "in.jsonl", corpora.DOCUMENTS)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr("gpt2fast.corpus.progress._SECONDS", 0.0)
+    assert main(["tokenize", str(path), "-o", str(tmp_path / "out.npy"), "--progress"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    megabytes = path.stat().st_size / 1e6
+    assert lines[0].startswith(f"[{megabytes:,.1f} of {megabytes:,.1f} MB, ")
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpt2fast.corpus.tokenize_files", interrupted)
+    assert main(["tokenize", "in.txt", "-o", str(tmp_path / "out.npy")]) == 130
+    assert capsys.readouterr().err == "[stopped; the same command goes on from here]\n"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak is read from Linux")
 @pytest.mark.parametrize("kind", ["one document", "words without end", "lines", "parquet", "zst"])

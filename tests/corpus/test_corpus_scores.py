@@ -229,5 +229,5 @@ def test_options_that_do_not_go_together(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert main(["score", *arguments]) == 1
+    assert main(["score", *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import gpt2fast
+import gpt2fast.generation
+import gpt2fast.language_model
 from gpt2fast import InputError, InputTypeError, LanguageModel, MissingFileError
 
 FILES = ("config.json", "model.safetensors", "vocab.json", "merges.txt")
@@ -89,3 +92,26 @@ def test_the_import_is_light() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert out == ["['gpt2fast', 'gpt2fast._internal', 'gpt2fast._internal.finder', 'gpt2fast.errors']", "[]"]
+
+
+@pytest.mark.parametrize("name", ["generate", "generate_batch", "stream"])
+def test_signatures_name_the_options(name: str) -> None:
+    parameters = inspect.signature(getattr(gpt2fast.LanguageModel, name)).parameters
+    settings = gpt2fast.generation.Settings()
+    assert parameters["temperature"].default == 0.8
+    for option in gpt2fast.language_model.GenerateOptions.__annotations__:
+        assert parameters[option].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[option].default in (getattr(settings, option, None), None)
+    assert not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def test_what_notebooks_show() -> None:
+    lm = gpt2fast.load("demo")
+    score = lm.score("Once <b>&\n\U0001f98a")
+    shown = score._repr_html_()
+    assert "<b>" not in shown
+    assert shown.count("<span") == len(score)
+    assert f"{len(score)} tokens" in shown
+    text = lm.generate("Once", max_new_tokens=80, temperature=0)
+    assert len(repr(text)) < 120
+    assert repr(text).startswith(f"<Generation of 80 tokens (length): {text.text[:20]!r}"[:-1])
