@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,7 @@ def reread_rate(model: GPT2, length: int, rounds: int = 5) -> float:
 
 
 def measure(
-    directory: str | Path, *, dtypes: Sequence[DType], num_threads: int | None = None, rounds: int = 5
+    directory: str | Path, *, dtypes: Sequence[str], num_threads: int | None = None, rounds: int = 5
 ) -> dict[str, dict[str, float]]:
     """For each dtype the figures of the checkpoint in `directory`, by their names with units.
 
@@ -75,7 +75,7 @@ def measure(
     found = {}
     for dtype in dtypes:
         with ProcessPoolExecutor(1, spawn) as pool:
-            found[dtype] = pool.submit(_measure_one, str(directory), dtype, num_threads, rounds).result()
+            found[dtype] = pool.submit(_measure_one, str(directory), cast(DType, dtype), num_threads, rounds).result()
     return found
 
 
