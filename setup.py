@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent
 os.chdir(ROOT)
 
 KERNELS = "pyx/gpt2fast/kernels"
-SIMD = "pyx/simd"
+C_CODE = [Path("pyx/simd"), Path("pyx/runtime")]
 
 # -fopenmp-simd: `#pragma omp simd` without the OpenMP runtime (the thread pool is our own).
 # Never -ffast-math: linked, it sets flush-to-zero for the whole process and assumes that there are no infinities.
@@ -27,15 +27,15 @@ LINK = [flag for flag in COMPILE if flag.startswith("-fsanitize")]
 if sys.platform != "win32":
     LINK += ["-pthread"]
 
-HEADERS = sorted(str(p) for p in Path(SIMD).glob("*.h")) + sorted(str(p) for p in Path(SIMD).glob("*.inc.c"))
+HEADERS = sorted(str(p) for room in C_CODE for p in room.rglob("*") if p.name.endswith((".h", ".inc.c")))
 # Only `cpu` links the C sources; the other modules reach them through the pointers it shares.
-SOURCES = {"cpu": sorted(str(p) for p in Path(SIMD).glob("*.c") if not p.name.endswith(".inc.c"))}
+SOURCES = {"cpu": sorted(str(p) for room in C_CODE for p in room.rglob("*.c") if not p.name.endswith(".inc.c"))}
 
 extensions = [
     Extension(
         f"gpt2fast.kernels.{path.stem}",
         [str(path), *SOURCES.get(path.stem, [])],
-        include_dirs=[SIMD],
+        include_dirs=["pyx"],
         depends=HEADERS,
         # The loops are in the C files; -O3 on what Cython generates only takes longer.
         extra_compile_args=[*COMPILE, "-O3" if path.stem in SOURCES else "-O2"],

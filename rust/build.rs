@@ -1,28 +1,31 @@
-//! GPT-2's tables, made of its list of merges when the crate is built; `src/gpt2.rs` has them.
+//! GPT-2's tables, made of its list of merges when the crate is built; `src/vocabulary/gpt2.rs` has them.
 //!
 //! The tables are made by the crate's own modules, and written as the processor that they are for keeps integers.
 
 #![allow(dead_code)] // what encoding needs of the modules
 
-#[path = "src/lazy.rs"]
-mod lazy;
-#[path = "src/merges.rs"]
-mod merges;
-#[path = "src/pairs.rs"]
-mod pairs;
-#[path = "src/prefixes.rs"]
-mod prefixes;
-#[path = "src/symbols.rs"]
-mod symbols;
-#[path = "src/table.rs"]
-mod table;
-#[path = "src/words.rs"]
-mod words;
+#[path = "src/memory"]
+mod memory {
+    pub mod lazy;
+    pub mod table;
+}
+#[path = "src/merge"]
+mod merge {
+    pub mod merges;
+    pub mod pairs;
+    pub mod trie;
+}
+#[path = "src/vocabulary"]
+mod vocabulary {
+    pub mod symbols;
+    pub mod words;
+}
 
-use merges::Merges;
+use merge::merges::Merges;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use words::Words;
+use vocabulary::symbols;
+use vocabulary::words::Words;
 
 const MERGES: &str = "../gpt2fast/data/gpt2/merges.txt";
 const SPECIAL: &str = "<|endoftext|>";

@@ -1,5 +1,5 @@
 /* Which CPU level this process uses.  By features, never by model names: those leave AMD chips at the baseline. */
-#include "rows.h"
+#include "simd/rows.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -3,13 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "vector.inc.c"
+#include "simd/kernels/vector.inc.c"
 
-#include "norm.inc.c"
-#include "panel.inc.c"
-#include "dot.inc.c"
-#include "quantised.inc.c"
-#include "attend.inc.c"
+#include "simd/kernels/norm.inc.c"
+#include "simd/kernels/panel.inc.c"
+#include "simd/kernels/dot.inc.c"
+#include "simd/kernels/quantised.inc.c"
+#include "simd/kernels/attend.inc.c"
 
 const gf_rows GF_TABLE = {
     .name = GF_NAME,

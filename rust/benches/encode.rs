@@ -1,8 +1,8 @@
 //! Where the time of encoding goes: `cargo bench --bench encode -- FILE…`. Best of several rounds, one thread.
 
-use _bpe::classify::Portable;
-use _bpe::encoder::{Cache, Tokenizer};
-use _bpe::scan::Scanner;
+use _bpe::encode::{Cache, Tokenizer};
+use _bpe::pretokenize::scan::Scanner;
+use _bpe::simd::classify::Portable;
 use std::time::Instant;
 
 /// Seconds of this thread on a processor where the system tells (Linux), else of the clock on the wall.
@@ -54,7 +54,7 @@ fn main() {
         });
         #[cfg(target_arch = "x86_64")]
         {
-            use _bpe::classify::x86::Sse2;
+            use _bpe::simd::classify::x86::Sse2;
             // SAFETY: SSE2 is part of x86-64.
             best("scan, SSE2", text.len(), || unsafe {
                 let mut scanner = Scanner::new::<Sse2>(&text);

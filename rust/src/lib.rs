@@ -1,37 +1,31 @@
 //! GPT-2's byte-level BPE tokenizer: the split into pieces, the merge loop, and batches over threads.
 //!
-//! Nothing here but `py` and what is below it knows Python. The journey of a text: [`characters`] makes UTF-8 of it,
-//! [`scan`] cuts that into the pieces of [`pretokenize`], [`encoder`] looks each piece up in [`cache`] and, some at a time
-//! ([`holes`]), in [`words`], or merges it ([`merge`]) by the tables of [`vocabulary`]; [`batch`] does so for many texts on
-//! many threads, and [`decoder`] goes back. [`jsonl`] reads the texts of corpora.
+//! Nothing here but [`py`] knows Python. The journey of a text: [`text`] makes UTF-8 of it, [`pretokenize`] cuts that into
+//! pieces, [`encode`] looks each piece up in its cache and in the [`vocabulary`], or merges it ([`merge`]); [`batch`] does
+//! so for many texts on many threads, and [`encode::decoder`] goes back. From the top down:
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `py` | the Python module: arguments in, the GIL released round one call, results out |
+//! | `batch` | many texts, or one long one, on many threads |
+//! | `text` | texts as callers have them: Python's characters, the lines of JSON files |
+//! | `encode` | pieces to ids: caches, deferred pieces, where ids are written; and back |
+//! | `vocabulary` | tokens by their bytes and ids: GPT-2's, compiled in, and those of files |
+//! | `merge` | the merge loop, the table of merges, the trie of tokens |
+//! | `pretokenize` | GPT-2's split pattern, one character or 64 bytes at a time |
+//! | `simd` | what processors do many at a time |
+//! | `unicode` | classes of characters, UTF-8 |
+//! | `memory` | large pages, values made when first asked for |
 
 pub mod batch;
-pub mod cache;
-pub mod caches;
-pub mod characters;
-pub mod classify;
-pub mod decoder;
-pub mod encoder;
-mod gpt2;
-pub mod holes;
-mod join;
-pub mod jsonl;
-pub mod lane;
-pub mod lazy;
+pub mod encode;
+pub mod memory;
 pub mod merge;
-pub mod merges;
-pub mod output;
-pub mod pairs;
-pub mod prefixes;
 pub mod pretokenize;
-pub mod scan;
-mod symbols;
-pub mod table;
+pub mod simd;
+pub mod text;
 pub mod unicode;
-mod unicode_table;
-pub mod utf8;
 pub mod vocabulary;
-pub mod words;
 
 #[cfg(feature = "python")]
 mod py;

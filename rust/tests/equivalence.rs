@@ -2,11 +2,11 @@
 //! there is none. Everything clever (bit masks, tables, windows, threads) must come to the same ids.
 
 use _bpe::batch::{count_batch, encode_batch};
-use _bpe::caches::Caches;
-use _bpe::characters::Characters;
-use _bpe::decoder::Decoder;
-use _bpe::encoder::{Cache, Tokenizer};
+use _bpe::encode::caches::Caches;
+use _bpe::encode::decoder::Decoder;
+use _bpe::encode::{Cache, Tokenizer};
 use _bpe::pretokenize::pieces;
+use _bpe::text::characters::Characters;
 use std::collections::HashMap;
 
 const VOCABULARY: &[u8] = include_bytes!("../../gpt2fast/data/gpt2/vocab.json");

@@ -1,4 +1,4 @@
-"""Write rust/src/unicode_table.rs: the class of every code point that GPT-2's split pattern tells apart.
+"""Write rust/src/unicode/table.rs: the class of every code point that GPT-2's split pattern tells apart.
 
     python rust/tools/generate_unicode.py            write the table
     python rust/tools/generate_unicode.py --check    exit 1 where the committed table differs
@@ -18,7 +18,7 @@ from pathlib import Path
 import tiktoken
 
 TIKTOKEN = "0.14.0"
-TABLE = Path(__file__).resolve().parent.parent / "src" / "unicode_table.rs"
+TABLE = Path(__file__).resolve().parent.parent / "src" / "unicode" / "table.rs"
 CLASSES = {r"\p{L}": 1, r"\p{N}": 2, r"\s": 3}  # everything else: 0
 BLOCK = 256
 

@@ -1,7 +1,7 @@
 # What the other kernels need of the C layer: the row kernels of this CPU level, and the parallel loop.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
 
-cdef extern from "rows.h":
+cdef extern from "simd/rows.h":
     enum:
         GF_PANEL
         GF_BLOCK
@@ -34,7 +34,7 @@ cdef extern from "rows.h":
                        int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores,
                        float *out, int64_t ldo) noexcept nogil
 
-cdef extern from "pool.h":
+cdef extern from "runtime/pool.h":
     enum:
         GPT2FAST_MAX_THREADS
     ctypedef void (*gf_task)(void *context, int64_t begin, int64_t end, int thread) noexcept nogil

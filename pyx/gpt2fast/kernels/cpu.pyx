@@ -5,13 +5,13 @@ import os
 
 from gpt2fast.errors import CpuLevelError
 
-cdef extern from "rows.h":
+cdef extern from "simd/rows.h":
     const gf_rows *gf_rows_for(const char *name, int *known)
 
-cdef extern from "pool.h":
+cdef extern from "runtime/pool.h":
     void gf_parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) noexcept nogil
 
-cdef extern from "memory.h":
+cdef extern from "runtime/memory.h":
     void *gf_allocate(size_t size) nogil
     void gf_free(void *data, size_t size) nogil
 

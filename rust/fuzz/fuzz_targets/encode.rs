@@ -5,8 +5,8 @@
 
 #![no_main]
 
-use _bpe::characters::Characters;
-use _bpe::encoder::{Cache, Tokenizer};
+use _bpe::text::characters::Characters;
+use _bpe::encode::{Cache, Tokenizer};
 use _bpe::merge::{merge_by_heap, Scratch};
 use _bpe::pretokenize::{pieces, safe_cut};
 use libfuzzer_sys::fuzz_target;

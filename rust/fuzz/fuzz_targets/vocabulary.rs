@@ -4,7 +4,7 @@
 
 #![no_main]
 
-use _bpe::encoder::{Cache, Tokenizer};
+use _bpe::encode::{Cache, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|files: (&[u8], &[u8], &[u8])| {

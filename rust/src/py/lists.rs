@@ -14,8 +14,8 @@
 //! - Thrown away: stores past the caches (2 %), no checks of bounds (nothing): it is the memory that is waited for.
 //! - 100,000 short lines 63.7 to 57.9: a third is pages for the small lists, which Python gives back and asks for again.
 
-use crate::encoder::Id;
-use crate::table::large_pages;
+use crate::encode::Id;
+use crate::memory::table::large_pages;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;

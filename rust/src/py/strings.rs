@@ -4,7 +4,7 @@
 //! begins with one byte for each character and moves all to larger ones on the way; this 3.2. Where no character is that
 //! large CPython is as fast or faster: ASCII 0.2 to 2, ten languages 4.6 to 10.
 
-use crate::table::large_pages;
+use crate::memory::table::large_pages;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;

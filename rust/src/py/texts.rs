@@ -1,8 +1,8 @@
 //! Python's texts, read where they lie: a str by its characters, bytes and buffers by their bytes.
 
 use crate::batch::Texts;
-use crate::characters::Characters;
-use crate::words::prefetch;
+use crate::text::characters::Characters;
+use crate::vocabulary::words::prefetch;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;

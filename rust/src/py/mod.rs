@@ -1,0 +1,370 @@
+//! The Python module `gpt2fast._bpe`: arguments in, the GIL released round one call, results out.
+//!
+//! Policy (defaults, special tokens, error messages) is `gpt2fast/tokenizer/encoding.py`'s; this file only converts.
+
+mod lists;
+mod strings;
+mod texts;
+
+use crate::batch::{count_batch, encode_batch, room, Texts};
+use crate::encode::caches::Caches;
+use crate::encode::decoder::Decoder;
+use crate::encode::{Few, Id, Tokenizer, SMALL, TINY};
+use crate::memory::lazy::Lazy;
+use crate::pretokenize::{last_cut, pieces};
+use crate::text::characters::Characters;
+use crate::text::jsonl;
+use crate::vocabulary::{byte_symbols, VocabularyError};
+use lists::{ids_of, Integers};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::os::raw::c_void;
+use strings::wide_string;
+use texts::{with_texts, Text};
+
+/// Texts shorter than this are encoded with the GIL held: releasing it costs more than they do.
+const SHORT_TEXT: usize = 1 << 11;
+
+/// An array that NumPy reads in place: `numpy.frombuffer(buffer, dtype)`.
+#[pyclass(frozen, module = "gpt2fast._bpe")]
+struct Buffer {
+    data: Data,
+}
+
+enum Data {
+    U8(Vec<u8>),
+    U16(Vec<u16>),
+    U32(Vec<u32>),
+    I64(Vec<i64>),
+}
+
+#[pymethods]
+impl Buffer {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let (data, bytes) = match &slf.get().data {
+            Data::U8(values) => (values.as_ptr() as *mut c_void, values.len()),
+            Data::U16(values) => (values.as_ptr() as *mut c_void, 2 * values.len()),
+            Data::U32(values) => (values.as_ptr() as *mut c_void, 4 * values.len()),
+            Data::I64(values) => (values.as_ptr() as *mut c_void, 8 * values.len()),
+        };
+        // SAFETY: the vector lives as long as `slf`, which the view holds on to, and Rust never reads it again.
+        match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, bytes as ffi::Py_ssize_t, 0, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}
+
+/// A vocabulary and its encoder and decoder. Immutable; used from any number of threads.
+#[pyclass(frozen, module = "gpt2fast._bpe")]
+struct Bpe {
+    tokenizer: Tokenizer,
+    caches: Caches,
+    decoder: Lazy<Decoder>,
+    integers: Integers,
+}
+
+impl Bpe {
+    /// The ids of texts, and where each ends, as 16 or, for `wide`, 32 bits.
+    fn flat(&self, texts: &(impl Texts + ?Sized), wide: bool, num_threads: usize) -> (Data, Data) {
+        let (ids, offsets) = if wide {
+            let (ids, offsets) = encode_batch(&self.tokenizer, texts, num_threads, &self.caches);
+            (Data::U32(ids), offsets)
+        } else {
+            let (ids, offsets) = encode_batch(&self.tokenizer, texts, num_threads, &self.caches);
+            (Data::U16(ids), offsets)
+        };
+        (ids, Data::I64(offsets))
+    }
+
+    fn of(tokenizer: Tokenizer) -> Self {
+        Self { tokenizer, caches: Caches::default(), decoder: Lazy::default(), integers: Integers::default() }
+    }
+
+    fn ids<I: Id>(&self, py: Python<'_>, text: Characters<'_>) -> Vec<I> {
+        let encode = || {
+            let mut ids = room(&[text][..]);
+            self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
+            ids
+        };
+        if text.len() < SHORT_TEXT {
+            encode()
+        } else {
+            py.detach(encode)
+        }
+    }
+
+    /// Whether ids fit 16 bits.
+    fn is_narrow(&self) -> bool {
+        self.tokenizer.vocabulary().len() <= 1 << 16
+    }
+
+    #[inline]
+    fn list<'py, I: Id>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyList>> {
+        self.integers.list(py, self.tokenizer.vocabulary().len(), ids)
+    }
+
+    fn lists<'py, I: Id>(
+        &self,
+        py: Python<'py>,
+        texts: &Bound<'py, PyAny>,
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (ids, offsets) =
+            with_texts(texts, |texts| encode_batch::<I>(&self.tokenizer, texts, num_threads, &self.caches))?;
+        self.integers.lists(py, self.tokenizer.vocabulary().len(), &ids, &offsets)
+    }
+
+    fn decode_ids<'py, I: Copy + Sync + Into<u32>>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyBytes>> {
+        let vocabulary = self.tokenizer.vocabulary();
+        let decoder = self.decoder.get_or_make(|| Decoder::new(vocabulary));
+        let length = decoder.length(ids).map_err(|position| PyKeyError::new_err((position, ids[position].into())))?;
+        // SAFETY: a new object of `length` bytes that nobody else has seen; `write` fills all of them.
+        unsafe {
+            let bytes = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length as ffi::Py_ssize_t);
+            let bytes = Bound::from_owned_ptr_or_err(py, bytes)?.cast_into_unchecked::<PyBytes>();
+            let place = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<MaybeUninit<u8>>();
+            let place = std::slice::from_raw_parts_mut(place, length);
+            if ids.len() < SHORT_TEXT {
+                decoder.write(vocabulary, ids, place);
+            } else {
+                py.detach(|| decoder.write(vocabulary, ids, place));
+            }
+            Ok(bytes)
+        }
+    }
+}
+
+#[pymethods]
+impl Bpe {
+    #[new]
+    fn new(py: Python<'_>, vocabulary: &[u8], merges: &[u8], specials: Vec<(String, u32)>) -> PyResult<Self> {
+        let tokenizer = py.detach(|| Tokenizer::new(vocabulary, merges, &specials)).map_err(|error| match error {
+            VocabularyError::Vocabulary(message) => PyValueError::new_err(("vocabulary", message)),
+            VocabularyError::Merges(message) => PyValueError::new_err(("merges", message)),
+        })?;
+        Ok(Self::of(tokenizer))
+    }
+
+    /// GPT-2's, which is part of this module.
+    #[staticmethod]
+    fn gpt2() -> Self {
+        Self::of(Tokenizer::gpt2())
+    }
+
+    /// The ids of tokens that no text is encoded to, special ones left out.
+    fn unreachable_tokens(&self) -> Vec<u32> {
+        self.tokenizer.unreachable_tokens()
+    }
+
+    fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let text = Text::new(text)?;
+        let text = text.characters()?;
+        match text {
+            // Each byte may be an id, and the encoder asks for room for up to sixteen more.
+            Characters::Utf8(bytes) if bytes.len() <= TINY => {
+                let mut ids = Few::<{ TINY + 16 }>::default();
+                let done = self.tokenizer.encode_words(bytes, &mut ids);
+                if done < bytes.len() {
+                    self.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
+                }
+                self.list(py, ids.ids())
+            }
+            _ if text.most_bytes() <= SMALL => {
+                let mut ids = Few::<{ 8 * SMALL + 8 }>::default();
+                self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
+                self.list(py, ids.ids())
+            }
+            _ => {
+                if self.is_narrow() {
+                    self.list(py, &self.ids::<u16>(py, text))
+                } else {
+                    self.list(py, &self.ids::<u32>(py, text))
+                }
+            }
+        }
+    }
+
+    fn encode_batch<'py>(
+        &self,
+        py: Python<'py>,
+        texts: &Bound<'py, PyAny>,
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        if self.is_narrow() {
+            self.lists::<u16>(py, texts, num_threads)
+        } else {
+            self.lists::<u32>(py, texts, num_threads)
+        }
+    }
+
+    fn encode_batch_flat(
+        &self,
+        texts: &Bound<'_, PyAny>,
+        wide: bool,
+        num_threads: usize,
+    ) -> PyResult<(Buffer, Buffer)> {
+        let (ids, offsets) = with_texts(texts, |texts| self.flat(texts, wide, num_threads))?;
+        Ok((Buffer { data: ids }, Buffer { data: offsets }))
+    }
+
+    /// The same for texts that lie in one buffer: text i is `data[spans[i]:spans[i + 1]]`.
+    fn encode_spans(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        spans: &Bound<'_, PyAny>,
+        wide: bool,
+        num_threads: usize,
+    ) -> PyResult<(Buffer, Buffer)> {
+        let data = Text::new(data)?;
+        let bytes = data.bytes()?;
+        let spans = PyBuffer::<i64>::get(spans)?.to_vec(py)?;
+        let mut views = Vec::with_capacity(spans.len().saturating_sub(1));
+        for (i, pair) in spans.windows(2).enumerate() {
+            let text = usize::try_from(pair[0]).ok().zip(usize::try_from(pair[1]).ok());
+            match text.and_then(|(start, end)| bytes.get(start..end)) {
+                Some(text) => views.push(Characters::Utf8(text)),
+                None => return Err(PyValueError::new_err(i)),
+            }
+        }
+        let (ids, offsets) = py.detach(|| self.flat(views.as_slice(), wide, num_threads));
+        Ok((Buffer { data: ids }, Buffer { data: offsets }))
+    }
+
+    fn encode_with_offsets<'py>(
+        &self,
+        py: Python<'py>,
+        text: &Bound<'py, PyAny>,
+    ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
+        let characters = text.is_instance_of::<PyString>();
+        let text = Text::new(text)?;
+        let bytes = text.bytes()?;
+        let ids: Vec<u32> = self.ids(py, Characters::Utf8(&bytes));
+        let mut spans = Vec::with_capacity(ids.len());
+        let (mut start, mut started) = (0, 0); // bytes before the token; characters begun in them
+        for &id in &ids {
+            let length = self.tokenizer.vocabulary().token(id).map_or(0, <[u8]>::len);
+            let token = &bytes[start..start + length];
+            if characters {
+                let begun = token.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
+                let inside = usize::from(token.first().is_some_and(|byte| byte & 0xc0 == 0x80));
+                spans.push((started - inside, started + begun));
+                started += begun;
+            } else {
+                spans.push((start, start + length));
+            }
+            start += length;
+        }
+        Ok((self.list(py, &ids)?, PyList::new(py, spans)?))
+    }
+
+    fn count(&self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let text = Text::new(text)?;
+        let text = text.characters()?;
+        let count = || self.caches.with(|cache| text.count(&self.tokenizer, cache));
+        Ok(if text.len() < SHORT_TEXT { count() } else { py.detach(count) })
+    }
+
+    fn count_batch<'py>(
+        &self,
+        py: Python<'py>,
+        texts: &Bound<'py, PyAny>,
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let counts = with_texts(texts, |texts| count_batch(&self.tokenizer, texts, num_threads, &self.caches))?;
+        PyList::new(py, counts)
+    }
+
+    /// The ids of bytes that are one piece, whatever the split pattern would make of them.
+    fn encode_piece(&self, piece: &[u8]) -> Vec<u32> {
+        self.caches.with(|cache| self.tokenizer.encode_one_piece(piece, cache))
+    }
+
+    fn split<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let text = Text::new(text)?;
+        PyList::new(py, pieces(&text.bytes()?).map(|piece| PyBytes::new(py, piece)).collect::<Vec<_>>())
+    }
+
+    fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        if let Some(ids) = ids_of(ids) {
+            return self.decode_ids(py, &ids);
+        }
+        if let Ok(buffer) = PyBuffer::<u32>::get(ids) {
+            return self.decode_ids(py, &buffer.to_vec(py)?);
+        }
+        if let Ok(buffer) = PyBuffer::<u16>::get(ids) {
+            return self.decode_ids(py, &buffer.to_vec(py)?);
+        }
+        self.decode_ids(py, &ids.extract::<Vec<u32>>()?)
+    }
+
+    fn token<'py>(&self, py: Python<'py>, id: u32) -> Option<Bound<'py, PyBytes>> {
+        self.tokenizer.vocabulary().token(id).map(|token| PyBytes::new(py, token))
+    }
+
+    fn id_of(&self, token: &[u8]) -> Option<u32> {
+        self.tokenizer.id_of(token)
+    }
+
+    #[getter]
+    fn n_vocab(&self) -> usize {
+        self.tokenizer.vocabulary().len()
+    }
+}
+
+/// The character that stands for each byte in vocab.json and merges.txt, by byte.
+#[pyfunction]
+#[pyo3(name = "byte_symbols")]
+fn py_byte_symbols() -> Vec<String> {
+    byte_symbols().iter().map(char::to_string).collect()
+}
+
+/// The last place where a text that goes on can be cut without changing an id; 0 where there is none.
+#[pyfunction]
+#[pyo3(name = "last_cut")]
+fn py_last_cut(text: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Ok(last_cut(&Text::new(text)?.bytes()?))
+}
+
+/// Lines by their number from 0, and what is wrong with them.
+type BadLines = Vec<(usize, String)>;
+
+/// The texts that a field holds in JSON lines: their bytes, their spans, the bad lines (number from 0, why), and how
+/// many lines were mended.
+#[pyfunction]
+fn read_jsonl(
+    py: Python<'_>,
+    block: &Bound<'_, PyAny>,
+    field: &str,
+    mend: bool,
+    num_threads: usize,
+) -> PyResult<(Buffer, Buffer, BadLines, usize)> {
+    let block = Text::new(block)?;
+    let bytes = block.bytes()?;
+    let texts = py.detach(|| jsonl::read(&bytes, field, mend, num_threads));
+    Ok((Buffer { data: Data::U8(texts.data) }, Buffer { data: Data::I64(texts.offsets) }, texts.bad, texts.mended))
+}
+
+/// The str of bytes; None where `bytes.decode` makes it as fast, or they are not UTF-8.
+#[pyfunction]
+#[pyo3(name = "wide_string")]
+fn py_wide_string<'py>(py: Python<'py>, utf8: &[u8]) -> PyResult<Option<Bound<'py, PyString>>> {
+    wide_string(py, utf8)
+}
+
+#[pymodule(gil_used = false)]
+fn _bpe(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Bpe>()?;
+    module.add_class::<Buffer>()?;
+    module.add_function(wrap_pyfunction!(py_byte_symbols, module)?)?;
+    module.add_function(wrap_pyfunction!(py_last_cut, module)?)?;
+    module.add_function(wrap_pyfunction!(read_jsonl, module)?)?;
+    module.add_function(wrap_pyfunction!(py_wide_string, module)?)?;
+    Ok(())
+}
