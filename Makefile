@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py Cargo.toml Cargo.lock rust/Cargo.toml rust/build.rs gpt2fast/data/gpt2/merges.txt \
-	$(shell find build_backend rust/src pyx -type f \( -name '*.py' -o -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name '*.pyx' -o -name '*.pxd' \))
-CRATE := --manifest-path rust/Cargo.toml --locked
+	$(shell find build_backend rust/src rust/tables pyx -type f \( -name '*.py' -o -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name '*.pyx' -o -name '*.pxd' \))
+CRATE := --workspace --locked
 
 # cython-lint runs pycodestyle from the path.
 export PATH := $(CURDIR)/$(BIN):$(PATH)

@@ -1,31 +1,12 @@
 //! GPT-2's tables, made of its list of merges when the crate is built; `src/vocabulary/gpt2.rs` has them.
 //!
-//! The tables are made by the crate's own modules, and written as the processor that they are for keeps integers.
+//! The tables are made by the crate `tables`, and written as the processor that they are for keeps integers.
 
-#![allow(dead_code)] // what encoding needs of the modules
-
-#[path = "src/memory"]
-mod memory {
-    pub mod lazy;
-    pub mod table;
-}
-#[path = "src/merge"]
-mod merge {
-    pub mod merges;
-    pub mod pairs;
-    pub mod trie;
-}
-#[path = "src/vocabulary"]
-mod vocabulary {
-    pub mod symbols;
-    pub mod words;
-}
-
-use merge::merges::Merges;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use vocabulary::symbols;
-use vocabulary::words::Words;
+use tables::merges::Merges;
+use tables::symbols;
+use tables::words::Words;
 
 const MERGES: &str = "../gpt2fast/data/gpt2/merges.txt";
 const SPECIAL: &str = "<|endoftext|>";
@@ -54,7 +35,7 @@ fn main() {
         assert!(merges.push(left, right, id) && ids.insert(product, id).is_none(), "{MERGES}: {line:?} is there twice");
         tokens.push([&*tokens[left as usize], &*tokens[right as usize]].concat());
     }
-    let words = Words::new(tokens.iter().map(Vec::as_slice).zip(0..));
+    let words = Words::new(0, tokens.iter().map(Vec::as_slice).zip(0..));
     tokens.push(SPECIAL.as_bytes().to_vec());
     merges.finish(tokens.iter().map(|token| token.len() as u32));
     // What is written there besides the tables.

@@ -1,8 +1,9 @@
 //! Where the time of encoding goes: `cargo bench --bench encode -- FILE…`. Best of several rounds, one thread.
 
 use _bpe::encode::{Cache, Tokenizer};
+use _bpe::pretokenize::classify::Level;
 use _bpe::pretokenize::scan::Scanner;
-use _bpe::simd::classify::Portable;
+use _bpe::simd::{levels, CpuLevel};
 use std::time::Instant;
 
 /// Seconds of this thread on a processor where the system tells (Linux), else of the clock on the wall.
@@ -35,31 +36,29 @@ fn best(label: &str, bytes: usize, mut work: impl FnMut() -> usize) {
     println!("  {label:<24}{rate:8.0} MB/s{each:8.2} ns each of {result}");
 }
 
+/// The number of pieces.
+fn starts<L: Level>(level: L, text: &[u8]) -> usize {
+    let mut scanner = Scanner::new(level, text);
+    let mut count = 0;
+    while let Some((_, starts)) = scanner.next_block() {
+        count += starts.count_ones() as usize;
+    }
+    count
+}
+
 fn main() {
     let tokenizer = Tokenizer::gpt2();
     for file in std::env::args().skip(1).filter(|argument| !argument.starts_with('-')) {
         let text = std::fs::read(&file).expect("a file");
         println!("{file}: {} bytes", text.len());
-        let starts = |next: &mut dyn FnMut() -> Option<(usize, u64)>| {
-            let mut count = 0;
-            while let Some((_, starts)) = next() {
-                count += starts.count_ones() as usize;
+        // Only what any processor can do: more takes functions that are compiled for it, as `encode` has them.
+        for level in levels() {
+            match level {
+                CpuLevel::Portable(level) => best("scan, portable", text.len(), || starts(level, &text)),
+                #[cfg(target_arch = "x86_64")]
+                CpuLevel::Sse2(level) => best("scan, SSE2", text.len(), || starts(level, &text)),
+                _ => {}
             }
-            count
-        };
-        // SAFETY: any processor will do.
-        best("scan, portable", text.len(), || unsafe {
-            let mut scanner = Scanner::new::<Portable>(&text);
-            starts(&mut || scanner.next_block::<Portable>())
-        });
-        #[cfg(target_arch = "x86_64")]
-        {
-            use _bpe::simd::classify::x86::Sse2;
-            // SAFETY: SSE2 is part of x86-64.
-            best("scan, SSE2", text.len(), || unsafe {
-                let mut scanner = Scanner::new::<Sse2>(&text);
-                starts(&mut || scanner.next_block::<Sse2>())
-            });
         }
         let mut cache = Cache::default();
         best("count", text.len(), || tokenizer.count(&text, &mut cache));

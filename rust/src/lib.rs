@@ -13,13 +13,13 @@
 //! | `vocabulary` | tokens by their bytes and ids: GPT-2's, compiled in, and those of files |
 //! | `merge` | the merge loop, the table of merges, the trie of tokens |
 //! | `pretokenize` | GPT-2's split pattern, one character or 64 bytes at a time |
-//! | `simd` | what processors do many at a time |
 //! | `unicode` | classes of characters, UTF-8 |
-//! | `memory` | large pages, values made when first asked for |
+//! | `simd` | the levels of processors' instructions, found out once |
+//!
+//! Below them is the crate [`tables`]: merges, words and what they lie in.
 
 pub mod batch;
 pub mod encode;
-pub mod memory;
 pub mod merge;
 pub mod pretokenize;
 pub mod simd;

@@ -6,6 +6,7 @@ use _bpe::encode::caches::Caches;
 use _bpe::encode::decoder::Decoder;
 use _bpe::encode::{Cache, Tokenizer};
 use _bpe::pretokenize::pieces;
+use _bpe::simd::levels;
 use _bpe::text::characters::Characters;
 use std::collections::HashMap;
 
@@ -69,9 +70,11 @@ fn check(tokenizer: &Tokenizer, published: &Published, cache: &mut Cache, text: 
         tokenizer.encode(text, cache, &mut ids);
         assert_eq!(ids, expected, "round {round} of {shown:?}");
     }
-    let mut short: Vec<u16> = Vec::new();
-    tokenizer.encode_portable(text, &mut Cache::default(), &mut short);
-    assert!(short.iter().map(|&id| u32::from(id)).eq(expected.iter().copied()), "portable, {shown:?}");
+    for level in levels() {
+        let mut short: Vec<u16> = Vec::new();
+        tokenizer.encode_at(level, text, &mut Cache::default(), &mut short);
+        assert!(short.iter().map(|&id| u32::from(id)).eq(expected.iter().copied()), "{level:?}, {shown:?}");
+    }
     assert_eq!(tokenizer.count(text, cache), expected.len(), "{shown:?}");
     let decoded = Decoder::new(tokenizer.vocabulary());
     assert_eq!(decoded.length(&expected), Ok(text.len()));

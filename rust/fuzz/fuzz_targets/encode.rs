@@ -9,6 +9,7 @@ use _bpe::text::characters::Characters;
 use _bpe::encode::{Cache, Tokenizer};
 use _bpe::merge::{merge_by_heap, Scratch};
 use _bpe::pretokenize::{pieces, safe_cut};
+use _bpe::simd::levels;
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::sync::LazyLock;
@@ -28,9 +29,11 @@ fuzz_target!(|text: &[u8]| {
     CACHE.with_borrow_mut(|cache| GPT2.encode(text, cache, &mut ids));
     assert_eq!(ids, expected);
     assert_eq!(CACHE.with_borrow_mut(|cache| GPT2.count(text, cache)), ids.len());
-    let mut portable: Vec<u32> = Vec::new();
-    CACHE.with_borrow_mut(|cache| GPT2.encode_portable(text, cache, &mut portable));
-    assert_eq!(portable, expected);
+    for level in levels() {
+        let mut ids: Vec<u32> = Vec::new();
+        CACHE.with_borrow_mut(|cache| GPT2.encode_at(level, text, cache, &mut ids));
+        assert_eq!(ids, expected);
+    }
     let decoded: Vec<u8> = ids.iter().flat_map(|&id| GPT2.vocabulary().token(id).expect("a token")).copied().collect();
     assert_eq!(decoded, text);
     let (left, right) = text.split_at(safe_cut(text, text.len() / 2));

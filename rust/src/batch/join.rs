@@ -2,12 +2,12 @@
 
 use crate::batch::on_threads;
 use crate::encode::Id;
-use crate::memory::table::large_pages;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
+use tables::memory::large_pages;
 
 /// So many ids are worth being moved by several threads.
-const MANY: usize = 1 << 18;
+const IDS_FOR_THREADS: usize = 1 << 18;
 
 /// What one thread has made of its runs of texts.
 pub struct Made<I> {
@@ -91,7 +91,7 @@ pub fn join<I: Id>(made: &[Made<I>], num_threads: usize) -> (Vec<I>, Vec<i64>) {
         moves.push(Move { ids, to, ends, offsets, before });
     }
     let moves = Mutex::new(moves);
-    on_threads(if total < MANY { 1 } else { num_threads }, || loop {
+    on_threads(if total < IDS_FOR_THREADS { 1 } else { num_threads }, || loop {
         let next = moves.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let Some(next) = next else { break };
         next.go();

@@ -18,16 +18,16 @@ mod join;
 use crate::batch::join::{join, Made};
 use crate::encode::caches::Caches;
 use crate::encode::{Cache, Id, Tokenizer};
-use crate::memory::table::large_pages;
 use crate::text::characters::Characters;
-use crate::vocabulary::words::prefetch;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
+use tables::key::prefetch;
+use tables::memory::large_pages;
 
 /// Bytes or characters that one thread takes at once: large against the cost of taking them, small against the caches.
 const RUN: usize = 1 << 17;
 /// Of a longer text, parts are taken.
-const LONG: usize = 1 << 19;
+const LONGEST_WHOLE: usize = 1 << 19;
 /// What a short text costs beside its bytes.
 const EACH: usize = 32;
 /// Texts that are fetched while one is encoded: short ones lie about in memory, each one a wait.
@@ -110,7 +110,7 @@ impl<'a, T: Texts + ?Sized> Iterator for Runs<'a, T> {
             while self.next < self.texts.len() && self.next - first < most && size < RUN {
                 self.texts.fetch(self.next + 2 * AHEAD);
                 let text = self.texts.get(self.next);
-                if text.len() > LONG {
+                if text.len() > LONGEST_WHOLE {
                     if self.next == first {
                         self.next += 1;
                         self.rest = Some(text);
@@ -122,7 +122,7 @@ impl<'a, T: Texts + ?Sized> Iterator for Runs<'a, T> {
             }
         }
         let part = self.rest.map(|rest| {
-            let at = if rest.len() <= LONG { rest.len() } else { 2 * RUN };
+            let at = if rest.len() <= LONGEST_WHOLE { rest.len() } else { 2 * RUN };
             let (text, rest) = rest.split_at_safe_cut(at);
             self.rest = (!rest.is_empty()).then_some(rest);
             Part { text, is_last: rest.is_empty() }
@@ -179,12 +179,12 @@ fn in_parallel<'a, T: Texts + ?Sized, R: Default + Send>(
 /// An empty array with room for about the ids of the texts, which only becomes memory as it is filled.
 pub fn room<I: Id>(texts: &(impl Texts + ?Sized)) -> Vec<I> {
     /// Beyond so many it grows as it is filled: the guess may be wrong, and address space has an end, too.
-    const MOST: usize = 1 << 28;
+    const MOST_RESERVED: usize = 1 << 28;
     let looked_at = texts.len().min(64);
     let bytes: usize = (0..looked_at).map(|i| texts.get(i * texts.len() / looked_at).most_bytes()).sum();
     let guess = bytes as u128 * texts.len() as u128 / looked_at.max(1) as u128 / 2;
     let mut ids: Vec<I> = Vec::new();
-    if ids.try_reserve_exact(guess.min(MOST as u128) as usize + 16).is_ok() {
+    if ids.try_reserve_exact(guess.min(MOST_RESERVED as u128) as usize + 16).is_ok() {
         large_pages(ids.as_mut_ptr(), ids.capacity());
     }
     ids
@@ -280,10 +280,10 @@ mod tests {
         let json = vocabulary_json(&["ab", "Ġa"]);
         let tokenizer = Tokenizer::new(json.as_bytes(), "a b\nĠ a\n".as_bytes(), &[]).expect("good");
         let long = "ab a'll  b\n\n a 12 é\u{a0} x ".repeat(80_000);
-        let endless = vec![b'a'; 3 * LONG];
+        let endless = vec![b'a'; 3 * LONGEST_WHOLE];
         let mut texts = vec![b"ab".as_slice(), b"", long.as_bytes(), b" a", b"", &endless];
         texts.extend((0..9000).map(|i| &long.as_bytes()[17 * i..][..i % 97]));
-        texts.extend([long.as_bytes(), b"", &long.as_bytes()[..LONG], b"ab"]);
+        texts.extend([long.as_bytes(), b"", &long.as_bytes()[..LONGEST_WHOLE], b"ab"]);
         let caches = Caches::default();
         let mut expected: Vec<u32> = Vec::new();
         let mut borders = vec![0];
@@ -306,8 +306,8 @@ mod tests {
 
     #[test]
     fn runs_are_all_of_the_texts() {
-        let text = "ab ".repeat(LONG);
-        let lengths = [0, 5, 2 * LONG, 0, LONG, LONG + 1, RUN, 7, 3 * LONG];
+        let text = "ab ".repeat(LONGEST_WHOLE);
+        let lengths = [0, 5, 2 * LONGEST_WHOLE, 0, LONGEST_WHOLE, LONGEST_WHOLE + 1, RUN, 7, 3 * LONGEST_WHOLE];
         let all: Vec<usize> = lengths.into_iter().chain((0..5000).map(|i| i % 131)).chain(lengths).collect();
         let texts: Vec<_> = all.iter().map(|&length| Characters::Utf8(&text.as_bytes()[..length])).collect();
         for num_threads in [1, 2, 50] {
@@ -316,12 +316,12 @@ mod tests {
             for (i, run) in (Runs { texts, num_threads, number: 0, next: 0, rest: None }).enumerate() {
                 assert!(run.number == i && run.texts.start == next && !run.texts.is_empty());
                 let Some(part) = run.part else {
-                    assert!(inside == 0 && run.texts.clone().all(|i| all[i] <= LONG));
+                    assert!(inside == 0 && run.texts.clone().all(|i| all[i] <= LONGEST_WHOLE));
                     next = run.texts.end;
                     continue;
                 };
                 inside += part.text.len();
-                assert!(run.texts.len() == 1 && part.text.len() <= LONG);
+                assert!(run.texts.len() == 1 && part.text.len() <= LONGEST_WHOLE);
                 if part.is_last {
                     assert!(inside == all[next]);
                     (next, inside) = (next + 1, 0);

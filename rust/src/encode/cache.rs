@@ -4,10 +4,10 @@
 //! answers for those: one line of memory, one branch. All others, words of the vocabulary that come for the first time
 //! included, go the longer way of `encoder.rs`, where the performance notes are, too.
 
-use crate::memory::table::{Table, Zeroed};
-use crate::simd::classify::{Level, Portable};
-use crate::vocabulary::words::{fold, hash, pack_end, prefetch, FastHasher, Key, MASKS};
-use std::hash::Hasher;
+use crate::pretokenize::classify::Level;
+use crate::simd::Portable;
+use tables::key::{fold, hash, hash_bytes, pack_end, prefetch, Key, MASKS};
+use tables::memory::{Table, Zeroed};
 
 /// Ids that a short piece has at most in the cache.
 pub const FEW: usize = 8;
@@ -81,7 +81,7 @@ struct Long {
 }
 
 /// Bytes that it has at most: longer ones hardly come twice.
-const LONG: usize = 511;
+const LONGEST_CACHED: usize = 511;
 const LONGS: usize = 256;
 
 /// Sets of two entries each. Those of short pieces become eight times as many when there are enough pieces: clearing the
@@ -149,21 +149,19 @@ impl Cache {
     /// The ids of a short piece.
     #[inline(always)]
     pub fn get(&self, key: Key, place: Place) -> Option<&Ids> {
-        // SAFETY: any processor will do.
-        unsafe { self.get_with::<Portable>(&key, place) }
+        self.get_with(Portable, &key, place)
     }
 
-    /// # Safety
-    /// The processor must have the instructions of `L`.
+    /// As [`Cache::get`], compared by the instructions of a level.
     #[inline(always)]
-    pub unsafe fn get_with<L: Level>(&self, key: &Key, place: Place) -> Option<&Ids> {
+    pub fn get_with<L: Level>(&self, level: L, key: &Key, place: Place) -> Option<&Ids> {
         // SAFETY: places are made of fewer bits than the table has sets, and it only grows.
         unsafe {
             // Which of the two it is nobody can predict, so there is no branch on that.
             let at = 2 * place.0;
             let entry =
-                self.short.get_unchecked(at + usize::from(!L::are_equal(&self.short.get_unchecked(at).key, key)));
-            L::are_equal(&entry.key, key).then_some(&entry.ids)
+                self.short.get_unchecked(at + usize::from(!level.are_equal(&self.short.get_unchecked(at).key, key)));
+            level.are_equal(&entry.key, key).then_some(&entry.ids)
         }
     }
 
@@ -295,13 +293,11 @@ impl Cache {
     }
 
     fn long_place(piece: &[u8]) -> usize {
-        let mut hasher = FastHasher::default();
-        hasher.write(piece);
-        hasher.finish() as usize & (LONGS - 1)
+        hash_bytes(0, piece) as usize & (LONGS - 1)
     }
 
     pub fn get_long(&self, piece: &[u8]) -> Option<&[u16]> {
-        if piece.len() > LONG {
+        if piece.len() > LONGEST_CACHED {
             return None;
         }
         let entry = &self.long[Self::long_place(piece)];
@@ -309,7 +305,7 @@ impl Cache {
     }
 
     pub fn put_long(&mut self, piece: &[u8], ids: &[u32]) {
-        if piece.len() > LONG || ids.iter().any(|&id| id > u32::from(u16::MAX)) {
+        if piece.len() > LONGEST_CACHED || ids.iter().any(|&id| id > u32::from(u16::MAX)) {
             return;
         }
         let entry = &mut self.long[Self::long_place(piece)];
@@ -323,7 +319,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::words::pack;
+    use tables::key::pack;
 
     fn piece(i: u32) -> Vec<u8> {
         format!("{i:x}").into_bytes()
@@ -370,7 +366,7 @@ mod tests {
             let many = cache.get_many(key, place).expect("kept");
             assert!(many.iter().map(|&id| u32::from(id)).eq(ids));
         }
-        let (long, longer) = ([b'-'; LONG], [b'-'; LONG + 1]);
+        let (long, longer) = ([b'-'; LONGEST_CACHED], [b'-'; LONGEST_CACHED + 1]);
         cache.put_long(&long, &[7, 8]);
         cache.put_long(&longer, &[7, 8]);
         assert_eq!(cache.get_long(&long), Some(&[7, 8][..]));

@@ -4,10 +4,10 @@
 //! piece that is looked up alone, one for all that are looked up together, after their lines of memory have been asked for.
 
 use crate::encode::output::Output;
-use crate::vocabulary::words::{Key, SHORT};
+use tables::key::{Key, SHORT};
 
 /// Pieces that are looked up together: with 8 text not seen before takes 3 % longer, with 32 no less.
-const MOST: usize = 16;
+const MOST_DEFERRED: usize = 16;
 
 /// Room in the output for the ids of a piece of up to 15 bytes, which has as many ids at most.
 #[derive(Clone, Copy, Default)]
@@ -40,7 +40,7 @@ impl DeferredPiece {
 /// The deferred of an output, in order.
 #[derive(Default)]
 pub struct Deferred {
-    deferred: [DeferredPiece; MOST],
+    deferred: [DeferredPiece; MOST_DEFERRED],
     count: usize,
 }
 
@@ -62,7 +62,7 @@ impl Deferred {
             out.advance(piece.room());
         }
         self.count += 1;
-        self.count == MOST
+        self.count == MOST_DEFERRED
     }
 
     /// The deferred, to be filled.
@@ -131,11 +131,11 @@ mod tests {
     #[test]
     fn there_is_an_end_to_deferred_pieces() {
         let (mut deferred, mut out) = (Deferred::default(), Vec::<u32>::new());
-        for i in 1..=MOST {
-            assert_eq!(deferred.leave(key(2), 0, &mut out), i == MOST);
+        for i in 1..=MOST_DEFERRED {
+            assert_eq!(deferred.leave(key(2), 0, &mut out), i == MOST_DEFERRED);
         }
         deferred.all().iter_mut().for_each(|piece| piece.fill([5].into_iter()));
         deferred.close(&mut out);
-        assert_eq!(out, [5; MOST]);
+        assert_eq!(out, [5; MOST_DEFERRED]);
     }
 }

@@ -48,17 +48,21 @@ use crate::encode::cache::{Cache as Pieces, Place, FEW, MEDIUM};
 use crate::encode::deferred::Deferred;
 pub use crate::encode::output::{Few, Id, Output};
 use crate::merge::{merge, Scratch};
+use crate::pretokenize::classify::Level;
 use crate::pretokenize::piece_end;
 use crate::pretokenize::scan::Scanner;
-use crate::simd::classify::{Level, Portable};
+use crate::simd::{level, CpuLevel, Portable};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
 use crate::vocabulary::gpt2::gpt2;
-use crate::vocabulary::words::{hash, pack, Key, Words, SHORT};
 use crate::vocabulary::{Vocabulary, VocabularyError};
+use tables::key::{hash, pack, random_seed, Key, SHORT};
+use tables::words::Words;
 
 /// Pieces that are looked up together: their places in the cache are fetched ahead, and fit the first-level one.
 const BATCH: usize = 64;
 /// Borders that a batch has at most: the blocks are taken whole.
-const ROOM: usize = BATCH + 2 * crate::simd::classify::BLOCK;
+const ROOM: usize = BATCH + 2 * crate::pretokenize::classify::BLOCK;
 
 /// Texts of up to this many bytes are encoded piece by piece.
 pub const TINY: usize = 16;
@@ -103,7 +107,7 @@ impl Tokenizer {
     /// As [`Vocabulary::parse`].
     pub fn new(vocabulary: &[u8], merges: &[u8], specials: &[(String, u32)]) -> Result<Self, VocabularyError> {
         let vocabulary = Vocabulary::parse(vocabulary, merges, specials)?;
-        Ok(Self { words: vocabulary.words(), vocabulary })
+        Ok(Self { words: vocabulary.words(random_seed()), vocabulary })
     }
 
     /// GPT-2's, of tables that are part of the program.
@@ -127,24 +131,22 @@ impl Tokenizer {
         if text.len() <= TINY {
             return self.encode_tiny(text, cache, out);
         }
-        #[cfg(target_arch = "x86_64")]
-        {
-            // SAFETY: each level is there where it is used.
-            if is_x86_feature_detected!("avx512vbmi2")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("bmi2")
-            {
-                unsafe { self.encode_avx512(text, cache, out) }
-            } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
-                unsafe { self.encode_avx2(text, cache, out) }
-            } else {
-                unsafe { self.encode_with::<crate::simd::classify::x86::Sse2, O>(text, cache, out) }
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: any processor will do.
-        unsafe {
-            self.encode_with::<Portable, O>(text, cache, out)
+        self.encode_at(level(), text, cache, out);
+    }
+
+    /// As [`Tokenizer::encode`], by the instructions of one level.
+    #[inline]
+    pub fn encode_at<O: Output>(&self, level: CpuLevel, text: &[u8], cache: &mut Cache, out: &mut O) {
+        match level {
+            CpuLevel::Portable(level) => self.encode_with(level, text, cache, out),
+            #[cfg(target_arch = "x86_64")]
+            CpuLevel::Sse2(level) => self.encode_with(level, text, cache, out),
+            // SAFETY: a level that is there.
+            #[cfg(target_arch = "x86_64")]
+            CpuLevel::Avx2(level) => unsafe { self.encode_avx2(level, text, cache, out) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            CpuLevel::Avx512(level) => unsafe { self.encode_avx512(level, text, cache, out) },
         }
     }
 
@@ -180,57 +182,41 @@ impl Tokenizer {
 
     #[inline]
     fn encode_piece<O: Output>(&self, text: &[u8], start: usize, end: usize, cache: &mut Cache, out: &mut O) {
-        // SAFETY: any processor will do.
-        unsafe {
-            let slot = Self::slot::<Portable>(text, start, end, &cache.pieces);
-            self.look_up::<Portable, O>(text, &[slot], cache, out);
-        }
+        let slot = Self::slot(Portable, text, start, end, &cache.pieces);
+        self.look_up(Portable, text, &[slot], cache, out);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt")]
-    unsafe fn encode_avx512<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
-        // SAFETY: passed on.
-        unsafe { self.encode_with::<crate::simd::classify::x86::Avx512, O>(text, cache, out) }
+    fn encode_avx512<O: Output>(&self, level: Avx512, text: &[u8], cache: &mut Cache, out: &mut O) {
+        self.encode_with(level, text, cache, out);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    unsafe fn encode_avx2<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
-        // SAFETY: passed on.
-        unsafe { self.encode_with::<crate::simd::classify::x86::Avx2, O>(text, cache, out) }
-    }
-
-    /// As [`Tokenizer::encode`], without vector instructions: what the others are tested against.
-    pub fn encode_portable<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
-        // SAFETY: any processor will do.
-        unsafe { self.encode_with::<Portable, O>(text, cache, out) }
+    fn encode_avx2<O: Output>(&self, level: Avx2, text: &[u8], cache: &mut Cache, out: &mut O) {
+        self.encode_with(level, text, cache, out);
     }
 
     #[inline(always)]
-    unsafe fn encode_with<L: Level, O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
-        // SAFETY: passed on.
-        let mut scanner = unsafe { Scanner::new::<L>(text) };
+    fn encode_with<L: Level, O: Output>(&self, level: L, text: &[u8], cache: &mut Cache, out: &mut O) {
+        let mut scanner = Scanner::new(level, text);
         let mut batch = cache.batch.take().unwrap_or_default();
         let Batch { borders, slots } = &mut *batch;
         let mut count = 0;
-        // SAFETY: passed on.
-        while let Some((at, starts)) = unsafe { scanner.next_block::<L>() } {
+        while let Some((at, starts)) = scanner.next_block() {
             if let Some(places) = borders[count..].first_chunk_mut() {
-                // SAFETY: passed on.
-                unsafe { L::places(starts, at, places) };
+                level.places(starts, at, places);
             }
             count += starts.count_ones() as usize;
             if count > BATCH {
-                // SAFETY: passed on.
-                unsafe { self.encode_batch::<L, O>(text, &borders[..count], slots, cache, out) };
+                self.encode_batch(level, text, &borders[..count], slots, cache, out);
                 borders[0] = borders[count - 1];
                 count = 1;
             }
         }
         borders[count] = text.len();
-        // SAFETY: passed on.
-        unsafe { self.encode_batch::<L, O>(text, &borders[..=count], slots, cache, out) };
+        self.encode_batch(level, text, &borders[..=count], slots, cache, out);
         cache.batch = Some(batch);
         if !cache.deferred.is_empty() {
             self.fill_deferred(cache, out);
@@ -239,17 +225,17 @@ impl Tokenizer {
 
     /// A piece by its key where it is short, else by where it is: a key of which the length says 0.
     #[inline(always)]
-    unsafe fn slot<L: Level>(text: &[u8], start: usize, end: usize, pieces: &Pieces) -> (Key, Place) {
-        // SAFETY: passed on.
+    fn slot<L: Level>(level: L, text: &[u8], start: usize, end: usize, pieces: &Pieces) -> (Key, Place) {
         let short = end - start <= SHORT;
-        let key = if short { unsafe { L::pack(text, start, end) } } else { start as Key | (end as Key) << 60 };
+        let key = if short { level.pack(text, start, end) } else { start as Key | (end as Key) << 60 };
         (key, pieces.place(key))
     }
 
     /// Encode the pieces between each two borders.
     #[inline(always)]
-    unsafe fn encode_batch<L: Level, O: Output>(
+    fn encode_batch<L: Level, O: Output>(
         &self,
+        level: L,
         text: &[u8],
         borders: &[usize],
         slots: &mut [(Key, Place); ROOM],
@@ -257,23 +243,27 @@ impl Tokenizer {
         out: &mut O,
     ) {
         for (slot, pair) in slots.iter_mut().zip(borders.windows(2)) {
-            // SAFETY: passed on.
-            *slot = unsafe { Self::slot::<L>(text, pair[0], pair[1], &cache.pieces) };
+            *slot = Self::slot(level, text, pair[0], pair[1], &cache.pieces);
         }
-        // SAFETY: passed on.
-        unsafe { self.look_up::<L, O>(text, &slots[..borders.len() - 1], cache, out) };
+        self.look_up(level, text, &slots[..borders.len() - 1], cache, out);
     }
 
     /// Encode pieces whose places are being fetched.
     #[inline(always)]
-    unsafe fn look_up<L: Level, O: Output>(&self, text: &[u8], slots: &[(Key, Place)], cache: &mut Cache, out: &mut O) {
+    fn look_up<L: Level, O: Output>(
+        &self,
+        level: L,
+        text: &[u8],
+        slots: &[(Key, Place)],
+        cache: &mut Cache,
+        out: &mut O,
+    ) {
         out.reserve(FEW * slots.len());
         let mut end = out.end();
         let mut put = 0;
         let mut slots = slots.iter();
         while let Some(&(ref key, place)) = slots.next() {
-            // SAFETY: passed on.
-            if let Some(ids) = unsafe { cache.pieces.get_with::<L>(key, place) } {
+            if let Some(ids) = cache.pieces.get_with(level, key, place) {
                 // SAFETY: room for eight ids was made for each piece from here on. What is put beyond `count` the next
                 // ones are put on top of.
                 unsafe { O::put_eight(end.add(put), ids.all()) };
@@ -394,8 +384,9 @@ impl Tokenizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::merge::merges::Merges;
+    use crate::simd::levels;
     use crate::vocabulary::tests::vocabulary_json;
+    use tables::merges::Merges;
 
     fn tokenizer() -> Tokenizer {
         let json = vocabulary_json(&["ab", "abc", "bc", "Ġa", "zz"]);
@@ -464,13 +455,17 @@ mod tests {
         let text =
             "Hello  wörld's 12\n\n\u{3000}漢字, isn't it?  ab\u{a0}a abcabc   verylongwordwithoutanyspaces ".repeat(40);
         let tokenizer = tokenizer();
-        let (mut a, mut b, mut c) = (Vec::<u32>::new(), Vec::<u16>::new(), Vec::<u32>::new());
-        tokenizer.encode(text.as_bytes(), &mut Cache::default(), &mut a);
-        tokenizer.encode(text.as_bytes(), &mut Cache::default(), &mut b);
-        tokenizer.encode_portable(text.as_bytes(), &mut Cache::default(), &mut c);
-        assert_eq!(a, c);
-        assert!(a.iter().copied().eq(b.iter().map(|&id| u32::from(id))));
-        assert_eq!(tokenizer.count(text.as_bytes(), &mut Cache::default()), a.len());
+        let pieces = crate::pretokenize::pieces(text.as_bytes());
+        let expected: Vec<u32> = pieces.flat_map(|piece| by_hand(&tokenizer, piece)).collect();
+        for level in levels() {
+            let (mut wide, mut narrow, mut count) = (Vec::<u32>::new(), Vec::<u16>::new(), 0_usize);
+            tokenizer.encode_at(level, text.as_bytes(), &mut Cache::default(), &mut wide);
+            assert_eq!(wide, expected, "{level:?}");
+            tokenizer.encode_at(level, text.as_bytes(), &mut Cache::default(), &mut narrow);
+            assert!(wide.iter().copied().eq(narrow.iter().map(|&id| u32::from(id))), "{level:?}");
+            tokenizer.encode_at(level, text.as_bytes(), &mut Cache::default(), &mut count);
+            assert_eq!(count, wide.len(), "{level:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! long pieces larger vectors make it worse (a fifth less with 64 bytes than with 32), and six lanes are not faster than
 //! four.
 
-use crate::merge::merges::Merges;
+use tables::merges::Merges;
 
 /// The largest piece that a [`Lane`] takes.
 pub const LARGEST: usize = 62;
@@ -20,8 +20,11 @@ pub trait Keys {
     /// So many places.
     const PLACES: usize;
 
+    /// What it takes to make them.
+    type Level: Copy;
+
     /// Keys of the pairs from place 1 on, no pairs elsewhere.
-    fn new(keys: impl Iterator<Item = u32>) -> Self;
+    fn new(level: Self::Level, keys: impl Iterator<Item = u32>) -> Self;
 
     fn least(&self) -> u32;
 
@@ -41,9 +44,10 @@ fn array_of<const N: usize>(keys: impl Iterator<Item = u32>) -> [u32; N] {
 /// In memory, for any processor.
 impl<const N: usize> Keys for [u32; N] {
     const PLACES: usize = N;
+    type Level = ();
 
     #[inline(always)]
-    fn new(keys: impl Iterator<Item = u32>) -> Self {
+    fn new(_: (), keys: impl Iterator<Item = u32>) -> Self {
         array_of(keys)
     }
 
@@ -66,30 +70,32 @@ impl<const N: usize> Keys for [u32; N] {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::Avx512;
+pub use x86::Register;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{array_of, Keys};
+    use crate::simd::Avx512;
     use std::arch::x86_64::*;
 
     /// Sixteen keys in a register: a vector that is read from memory has to wait until what was written there one by one
-    /// has arrived. Only for processors with AVX-512.
-    pub struct Avx512(__m512i);
+    /// has arrived.
+    pub struct Register(__m512i);
 
-    impl Keys for Avx512 {
+    impl Keys for Register {
         const PLACES: usize = 16;
+        type Level = Avx512;
 
         #[inline(always)]
-        fn new(keys: impl Iterator<Item = u32>) -> Self {
+        fn new(_: Avx512, keys: impl Iterator<Item = u32>) -> Self {
             let array: [u32; 16] = array_of(keys);
-            // SAFETY: who uses this has looked for AVX-512; sixteen integers are read.
+            // SAFETY: an `Avx512` is there; sixteen integers are read.
             Self(unsafe { _mm512_loadu_si512(array.as_ptr().cast()) })
         }
 
         #[inline(always)]
         fn least(&self) -> u32 {
-            // SAFETY: as above.
+            // SAFETY: an `Avx512` was there to make it.
             unsafe { _mm512_reduce_min_epu32(self.0) }
         }
 
@@ -113,13 +119,13 @@ pub struct Lane<K> {
 impl<K: Keys> Lane<K> {
     /// A piece of fewer bytes than there are keys.
     #[inline(always)]
-    pub fn new(piece: &[u8], merges: &Merges) -> Self {
+    pub fn new(level: K::Level, piece: &[u8], merges: &Merges) -> Self {
         let mut ids = [Merges::NO_TOKEN; 64];
         for (id, &byte) in ids[1..].iter_mut().zip(piece) {
             *id = merges.byte_id(byte);
         }
         let pairs = (1..).zip(piece.windows(2));
-        let keys = K::new(pairs.map(|(place, pair)| merges.rank_of_bytes(pair[0], pair[1]) << 6 | place));
+        let keys = K::new(level, pairs.map(|(place, pair)| merges.rank_of_bytes(pair[0], pair[1]) << 6 | place));
         Self { ids, keys, begins: !0 >> (LARGEST - piece.len()) }
     }
 

@@ -31,15 +31,17 @@
 //!   windows do not join: 73, 71, 95, 105, 136; 159 of `=`. Kept.
 
 pub mod lane;
-pub mod merges;
-pub mod pairs;
-pub mod trie;
 
+#[cfg(target_arch = "x86_64")]
+use crate::merge::lane::Register;
 use crate::merge::lane::{border, Keys, Lane, LARGEST};
-use crate::merge::merges::Merges;
-use crate::merge::trie::Trie;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx512;
+use crate::simd::{level, CpuLevel};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use tables::merges::Merges;
+use tables::trie::Trie;
 
 /// Reusable memory for [`merge`].
 #[derive(Default)]
@@ -54,44 +56,48 @@ pub struct Scratch {
 /// Append the tokens of `piece` to `out`.
 #[inline]
 pub fn merge(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt") {
-        // SAFETY: they are there.
-        unsafe {
-            if piece.len() < 16 && is_x86_feature_detected!("avx512f") {
-                return one_avx512(piece, merges, out);
-            }
-            return by_size_avx2(piece, merges, scratch, out);
-        }
+    merge_at(level(), piece, merges, scratch, out);
+}
+
+/// As [`merge`], by the instructions of one level.
+#[inline]
+pub fn merge_at(level: CpuLevel, piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    match level {
+        // SAFETY: a level that is there.
+        #[cfg(target_arch = "x86_64")]
+        CpuLevel::Avx512(level) if piece.len() < Register::PLACES => unsafe { one_avx512(level, piece, merges, out) },
+        // SAFETY: as above; AVX-512 comes with AVX2.
+        #[cfg(target_arch = "x86_64")]
+        CpuLevel::Avx512(_) | CpuLevel::Avx2(_) => unsafe { by_size_avx2(piece, merges, scratch, out) },
+        _ => by_size(piece, merges, scratch, out),
     }
-    by_size(piece, merges, scratch, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,bmi1,bmi2,lzcnt")]
-unsafe fn one_avx512(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
-    one::<crate::merge::lane::Avx512>(piece, merges, out);
+fn one_avx512(level: Avx512, piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
+    one::<Register>(level, piece, merges, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
-unsafe fn by_size_avx2(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
+fn by_size_avx2(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
     by_size(piece, merges, scratch, out);
 }
 
 #[inline(always)]
 fn by_size(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
     match piece.len() {
-        0..=15 => one::<[u32; 16]>(piece, merges, out),
-        16..=31 => one::<[u32; 32]>(piece, merges, out),
-        32..=LARGEST => one::<[u32; 64]>(piece, merges, out),
+        0..=15 => one::<[u32; 16]>((), piece, merges, out),
+        16..=31 => one::<[u32; 32]>((), piece, merges, out),
+        32..=LARGEST => one::<[u32; 64]>((), piece, merges, out),
         _ => merge_long(piece, merges, scratch, out),
     }
 }
 
 #[inline(always)]
-fn one<K: Keys>(piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
-    let mut lane = Lane::<K>::new(piece, merges);
+fn one<K: Keys>(level: K::Level, piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
+    let mut lane = Lane::<K>::new(level, piece, merges);
     while lane.step(merges) {}
     lane.put(1, out);
 }
@@ -113,7 +119,7 @@ fn merge_long(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Ve
         let (_, from) = border(&out[first..], merges, end, end.saturating_sub(LARGEST - STRIDE));
         let window = |place: usize| &piece[place.min(piece.len())..(place + LARGEST).min(piece.len())];
         let mut lanes: [Lane<[u32; 64]>; LANES] =
-            std::array::from_fn(|lane| Lane::new(window(from + lane * STRIDE), merges));
+            std::array::from_fn(|lane| Lane::new((), window(from + lane * STRIDE), merges));
         let mut busy = [true; LANES];
         while busy != [false; LANES] {
             for (lane, busy) in lanes.iter_mut().zip(&mut busy) {
@@ -180,7 +186,7 @@ fn forget_if_large(scratch: &mut Scratch) {
 /// As [`merge`], from left to right; see the top of this file.
 #[inline(never)]
 fn search(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u32>) {
-    match merges.prefixes(piece.len()) {
+    match merges.trie(piece.len()) {
         Some(prefixes) => search_with(prefixes, piece, merges, scratch, out),
         None => merge_by_heap(piece, merges, scratch, out),
     }
@@ -286,6 +292,7 @@ pub fn merge_by_heap(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::levels;
     use crate::vocabulary::gpt2::gpt2;
     use crate::vocabulary::tests::vocabulary_json;
     use crate::vocabulary::Vocabulary;
@@ -306,15 +313,17 @@ mod tests {
         let scratch = &mut Scratch::default();
         let (mut expected, mut searched, mut merged) = (Vec::new(), Vec::new(), Vec::new());
         merge_by_heap(piece, merges, scratch, &mut expected);
-        if let Some(prefixes) = merges.prefixes(usize::MAX) {
+        if let Some(prefixes) = merges.trie(usize::MAX) {
             search_with(prefixes, piece, merges, scratch, &mut searched);
             assert_eq!(searched, expected, "search {:?}", String::from_utf8_lossy(piece));
         }
         merge(piece, merges, scratch, &mut merged);
         assert_eq!(merged, expected, "merge {:?}", String::from_utf8_lossy(piece));
-        merged.clear();
-        by_size(piece, merges, scratch, &mut merged);
-        assert_eq!(merged, expected, "merge on any processor {:?}", String::from_utf8_lossy(piece));
+        for level in levels() {
+            merged.clear();
+            merge_at(level, piece, merges, scratch, &mut merged);
+            assert_eq!(merged, expected, "{level:?} {:?}", String::from_utf8_lossy(piece));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! published encoder). Its alternatives never need to go back by more than one character, so one pass with one
 //! character of look-ahead finds the same pieces, in linear time for any text.
 
+pub mod classify;
 pub mod scan;
 
 use crate::unicode::{decode, Class, ASCII, NON_ASCII};

@@ -1,7 +1,7 @@
 //! The split of a text, 64 bytes at a time: where the pieces of [`crate::pretokenize`] start, as bit masks.
 //!
 //! Each class of characters is one mask of 64 bits, a bit for a byte; a few shifts and ands say which bytes start a
-//! piece. ASCII is classified by vector comparisons, characters above it by a table ([`crate::simd::classify`]), all bytes of a
+//! piece. ASCII is classified by vector comparisons, characters above it by a table ([`crate::pretokenize::classify`]), all bytes of a
 //! character taking its class. The slow twin is [`crate::pretokenize::piece_end`], against which this file is tested.
 //!
 //! Performance notes (30 November 2026), the starts of pieces alone, SSE2, MB/s: 3,700 of English. Of ten languages 570
@@ -10,7 +10,7 @@
 //! looked up together, by pages of 64, of which most texts have one or two: ten languages 425 to 590 with all else that
 //! encoding takes. (Sixteen loads in one instruction, a gather: 228.) See also `encoder.rs`.
 
-use crate::simd::classify::{Ascii, HighBits, Level, BLOCK};
+use crate::pretokenize::classify::{Ascii, HighBits, Level, BLOCK};
 use crate::unicode::{class_of, decode, Class};
 
 /// The classes of a block, characters above ASCII included.
@@ -64,7 +64,8 @@ fn classes_of_four(block: &[u8; BLOCK], mut four: u64) -> Option<[u64; 2]> {
 }
 
 /// Goes through a text block by block; see [`Scanner::next_block`].
-pub struct Scanner<'a> {
+pub struct Scanner<'a, L> {
+    level: L,
     text: &'a [u8],
     /// Where the block that [`Scanner::next_block`] reports next begins.
     at: usize,
@@ -80,14 +81,12 @@ pub struct Scanner<'a> {
     set: u64,
 }
 
-impl<'a> Scanner<'a> {
+impl<'a, L: Level> Scanner<'a, L> {
     /// A scanner at the beginning of the text.
-    ///
-    /// # Safety
-    /// The processor must have the instructions of `L`, here and in [`Scanner::next_block`].
     #[inline(always)]
-    pub unsafe fn new<L: Level>(text: &'a [u8]) -> Self {
+    pub fn new(level: L, text: &'a [u8]) -> Self {
         let mut scanner = Self {
+            level,
             text,
             at: 0,
             current: Classes::default(),
@@ -97,14 +96,13 @@ impl<'a> Scanner<'a> {
             clear: 0,
             set: 0,
         };
-        // SAFETY: passed on.
-        scanner.current = unsafe { scanner.classes::<L>(0) };
+        scanner.current = scanner.classes(0);
         scanner
     }
 
     /// The classes of the block at `at`. After the end of the text there is white space, which splits nothing.
     #[inline(always)]
-    unsafe fn classes<L: Level>(&mut self, at: usize) -> Classes {
+    fn classes(&mut self, at: usize) -> Classes {
         let rest = self.text.get(at..).unwrap_or_default();
         if rest.is_empty() {
             return Classes { white: !0, ..Classes::default() };
@@ -115,17 +113,14 @@ impl<'a> Scanner<'a> {
             Some(block) => block,
             None => {
                 beyond = !0 << rest.len();
-                // SAFETY: passed on.
-                padded = unsafe { L::load(rest) };
+                padded = self.level.load(rest);
                 &padded
             }
         };
-        // SAFETY: passed on.
-        let Ascii { letter, number, white, space, apostrophe, high } = unsafe { L::classify(block) };
+        let Ascii { letter, number, white, space, apostrophe, high } = self.level.classify(block);
         let mut found = Classes { letter, number, white, space, apostrophe, wide: 0, wide_rest: 0 };
         if high != 0 {
-            // SAFETY: passed on.
-            unsafe { self.above_ascii::<L>(block, rest, high, &mut found) };
+            self.above_ascii(block, rest, high, &mut found);
         }
         found.white |= beyond;
         found
@@ -133,23 +128,21 @@ impl<'a> Scanner<'a> {
 
     /// Add the characters above ASCII.
     #[inline(always)]
-    unsafe fn above_ascii<L: Level>(&mut self, block: &[u8; BLOCK], rest: &[u8], mut high: u64, found: &mut Classes) {
+    fn above_ascii(&mut self, block: &[u8; BLOCK], rest: &[u8], mut high: u64, found: &mut Classes) {
         let (class, length) = std::mem::replace(&mut self.reaching, (Class::Other, 0));
         if length > 0 {
             let bits = (1 << length) - 1;
             found.add(class, bits, 0);
             high &= !bits;
         }
-        // SAFETY: passed on.
-        let HighBits { six, five, four } = unsafe { L::high_bits(block) };
+        let HighBits { six, five, four } = self.level.high_bits(block);
         let (begins, goes_on) = (high & six, high & !six);
         let long = begins & five;
         let longest = long & four;
         // The one that ends in the next block.
         let last = begins & 1 << 63 | long & 3 << 62 | longest & 7 << 61;
         if goes_on == begins << 1 | long << 2 | longest << 3 {
-            // SAFETY: passed on.
-            let most = unsafe { L::classes(block, begins & !five & !last, long & !four & !last) };
+            let most = self.level.classes(block, begins & !five & !last, long & !four & !last);
             if let (Some([low, top]), Some([low_of_four, top_of_four])) =
                 (most, classes_of_four(block, longest & !last))
             {
@@ -178,18 +171,14 @@ impl<'a> Scanner<'a> {
     }
 
     /// Where the next block begins, and which of its bytes start a piece; None after the end of the text.
-    ///
-    /// # Safety
-    /// The processor must have the instructions of `L`.
     #[inline(always)]
-    pub unsafe fn next_block<L: Level>(&mut self) -> Option<(usize, u64)> {
+    pub fn next_block(&mut self) -> Option<(usize, u64)> {
         let at = self.at;
         if at >= self.text.len() {
             return None;
         }
         let c = self.current;
-        // SAFETY: passed on.
-        let after = unsafe { self.classes::<L>(at + BLOCK) };
+        let after = self.classes(at + BLOCK);
         let other = !(c.letter | c.number | c.white);
         let before = self.before;
         let first = |class: u64, before: u64| class & !(class << 1 | before);
@@ -251,15 +240,12 @@ impl<'a> Scanner<'a> {
 mod tests {
     use super::*;
     use crate::pretokenize::pieces;
-    #[cfg(target_arch = "x86_64")]
-    use crate::simd::classify::x86;
-    use crate::simd::classify::Portable;
+    use crate::simd::{levels, CpuLevel};
 
-    fn starts<L: Level>(text: &[u8]) -> Vec<usize> {
+    fn starts<L: Level>(level: L, text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
-        // SAFETY: the callers below looked for the level.
-        let mut scanner = unsafe { Scanner::new::<L>(text) };
-        while let Some((at, mut starts)) = unsafe { scanner.next_block::<L>() } {
+        let mut scanner = Scanner::new(level, text);
+        while let Some((at, mut starts)) = scanner.next_block() {
             while starts != 0 {
                 found.push(at + starts.trailing_zeros() as usize);
                 starts &= starts - 1;
@@ -270,16 +256,17 @@ mod tests {
 
     fn check(text: &[u8]) {
         let expected: Vec<usize> = pieces(text).map(|piece| piece.as_ptr() as usize - text.as_ptr() as usize).collect();
-        assert_eq!(starts::<Portable>(text), expected, "portable {:?}", String::from_utf8_lossy(text));
-        #[cfg(target_arch = "x86_64")]
-        {
-            assert_eq!(starts::<x86::Sse2>(text), expected, "SSE2 {:?}", String::from_utf8_lossy(text));
-            if is_x86_feature_detected!("avx2") {
-                assert_eq!(starts::<x86::Avx2>(text), expected, "AVX2 {:?}", String::from_utf8_lossy(text));
-            }
-            if is_x86_feature_detected!("avx512vbmi2") {
-                assert_eq!(starts::<x86::Avx512>(text), expected, "AVX-512 {:?}", String::from_utf8_lossy(text));
-            }
+        for level in levels() {
+            let found = match level {
+                CpuLevel::Portable(level) => starts(level, text),
+                #[cfg(target_arch = "x86_64")]
+                CpuLevel::Sse2(level) => starts(level, text),
+                #[cfg(target_arch = "x86_64")]
+                CpuLevel::Avx2(level) => starts(level, text),
+                #[cfg(target_arch = "x86_64")]
+                CpuLevel::Avx512(level) => starts(level, text),
+            };
+            assert_eq!(found, expected, "{level:?} {:?}", String::from_utf8_lossy(text));
         }
     }
 

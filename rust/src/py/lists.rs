@@ -15,16 +15,16 @@
 //! - 100,000 short lines 63.7 to 57.9: a third is pages for the small lists, which Python gives back and asks for again.
 
 use crate::encode::Id;
-use crate::memory::table::large_pages;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList, PyTuple};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tables::memory::large_pages;
 
 /// Lists of so many ids together are worth a table of all integers up to the vocabulary's size.
-const MANY: usize = 1 << 10;
+const TABLE_AFTER: usize = 1 << 10;
 /// So many are worth counting, so that references are made some of each instead of one by one.
 const MORE: usize = 1 << 14;
 /// A list of so many gets memory that has not been cleared.
@@ -53,7 +53,7 @@ impl Integers {
         // Two threads without the GIL may forget some: it is only about when the table is made.
         let seen = self.seen.load(Ordering::Relaxed).saturating_add(ids);
         self.seen.store(seen, Ordering::Relaxed);
-        if seen < MANY {
+        if seen < TABLE_AFTER {
             return &[];
         }
         self.table.get_or_init(py, || (0..size).map(|id| PyInt::new(py, id).unbind()).collect())

@@ -10,12 +10,13 @@ use crate::batch::{count_batch, encode_batch, room, Texts};
 use crate::encode::caches::Caches;
 use crate::encode::decoder::Decoder;
 use crate::encode::{Few, Id, Tokenizer, SMALL, TINY};
-use crate::memory::lazy::Lazy;
 use crate::pretokenize::{last_cut, pieces};
+use crate::simd;
 use crate::text::characters::Characters;
 use crate::text::jsonl;
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use lists::{ids_of, Integers};
+use once_cell::race::OnceBox;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::ffi;
@@ -65,7 +66,7 @@ impl Buffer {
 struct Bpe {
     tokenizer: Tokenizer,
     caches: Caches,
-    decoder: Lazy<Decoder>,
+    decoder: OnceBox<Decoder>,
     integers: Integers,
 }
 
@@ -83,7 +84,7 @@ impl Bpe {
     }
 
     fn of(tokenizer: Tokenizer) -> Self {
-        Self { tokenizer, caches: Caches::default(), decoder: Lazy::default(), integers: Integers::default() }
+        Self { tokenizer, caches: Caches::default(), decoder: OnceBox::new(), integers: Integers::default() }
     }
 
     fn ids<I: Id>(&self, py: Python<'_>, text: Characters<'_>) -> Vec<I> {
@@ -122,7 +123,7 @@ impl Bpe {
 
     fn decode_ids<'py, I: Copy + Sync + Into<u32>>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyBytes>> {
         let vocabulary = self.tokenizer.vocabulary();
-        let decoder = self.decoder.get_or_make(|| Decoder::new(vocabulary));
+        let decoder = self.decoder.get_or_init(|| Box::new(Decoder::new(vocabulary)));
         let length = decoder.length(ids).map_err(|position| PyKeyError::new_err((position, ids[position].into())))?;
         // SAFETY: a new object of `length` bytes that nobody else has seen; `write` fills all of them.
         unsafe {
@@ -358,8 +359,30 @@ fn py_wide_string<'py>(py: Python<'py>, utf8: &[u8]) -> PyResult<Option<Bound<'p
     wide_string(py, utf8)
 }
 
+/// Keep to the level that the environment variable GPT2FAST_CPU names, as the kernels do.
+fn limit_level(py: Python<'_>) -> PyResult<()> {
+    let Some(wanted) = std::env::var_os("GPT2FAST_CPU").filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
+    let wanted = wanted.to_string_lossy();
+    let Err(problem) = simd::limit(&wanted) else { return Ok(()) };
+    let levels = simd::names().collect::<Vec<_>>().join(", ");
+    let message = format!(
+        "the environment variable GPT2FAST_CPU is '{wanted}', which {problem}; expected one of {levels}, or unset it"
+    );
+    let error = py.import("gpt2fast.errors")?.getattr("CpuLevelError")?.call1((message,))?;
+    Err(PyErr::from_value(error))
+}
+
+/// The names of the levels that this processor has, slowest first, and which code is in use.
+#[pyfunction]
+fn cpu_levels() -> (Vec<&'static str>, String) {
+    let level = format!("{:?}", simd::level());
+    (simd::names().collect(), level.split('(').next().unwrap_or_default().to_lowercase())
+}
+
 #[pymodule(gil_used = false)]
 fn _bpe(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    limit_level(module.py())?;
+    module.add_function(wrap_pyfunction!(cpu_levels, module)?)?;
     module.add_class::<Bpe>()?;
     module.add_class::<Buffer>()?;
     module.add_function(wrap_pyfunction!(py_byte_symbols, module)?)?;

@@ -4,10 +4,10 @@
 //! begins with one byte for each character and moves all to larger ones on the way; this 3.2. Where no character is that
 //! large CPython is as fast or faster: ASCII 0.2 to 2, ten languages 4.6 to 10.
 
-use crate::memory::table::large_pages;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use tables::memory::large_pages;
 
 /// The str of bytes; None where they are not UTF-8, or have no character above U+FFFF.
 ///

@@ -2,7 +2,6 @@
 
 use crate::batch::Texts;
 use crate::text::characters::Characters;
-use crate::vocabulary::words::prefetch;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -10,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyString, PyTuple};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use tables::key::prefetch;
 
 /// An argument's text, the argument's own.
 pub enum Text<'a> {
@@ -148,7 +148,7 @@ impl Texts for Batch<'_> {
 }
 
 /// Texts of a batch that are worth being read by several threads.
-const MANY: usize = 256;
+const READ_IN_THREADS: usize = 256;
 
 /// What `work` makes of the texts of an iterable, without the GIL; it is done a second time where some can only be read
 /// with it.
@@ -158,7 +158,7 @@ const MANY: usize = 256;
 pub fn with_texts<R: Send>(texts: &Bound<'_, PyAny>, work: impl Fn(&Batch<'_>) -> R + Sync) -> PyResult<R> {
     let py = texts.py();
     let tuple = tuple_of(texts)?;
-    if tuple.len() >= MANY {
+    if tuple.len() >= READ_IN_THREADS {
         let batch = Batch::Objects(Objects::new(&tuple));
         let result = py.detach(|| work(&batch));
         if !matches!(&batch, Batch::Objects(objects) if objects.met_others()) {

@@ -2,6 +2,8 @@
 //!
 //! Surrogates are read as UTF-16: a pair of them is one character, others are U+FFFD.
 
+use crate::simd::{level, CpuLevel};
+
 /// A character, of at most 0xff, 0xffff or 0x10ffff.
 pub trait Unit: Copy + Into<u32> {}
 impl Unit for u8 {}
@@ -28,20 +30,32 @@ pub const fn room(characters: usize) -> usize {
 /// # Panics
 /// Where there is less room.
 pub fn append<U: Unit>(text: &[U], at: usize, end: usize, utf8: &mut [u8], length: usize) -> (usize, usize) {
-    assert!(end <= text.len() && at <= end && utf8[length..].len() >= room(end - at));
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512vbmi2")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("bmi2")
-    {
-        // SAFETY: they are there, and so is the room.
-        return unsafe { avx512::append(text, at, end, utf8, length) };
-    }
-    append_portable(text, at, end, utf8, length)
+    append_at(level(), text, at, end, utf8, length)
 }
 
-/// As [`append`], without vector instructions: what it is tested against.
-pub fn append_portable<U: Unit>(
+/// As [`append`], by the instructions of one level.
+///
+/// # Panics
+/// As [`append`].
+pub fn append_at<U: Unit>(
+    level: CpuLevel,
+    text: &[U],
+    at: usize,
+    end: usize,
+    utf8: &mut [u8],
+    length: usize,
+) -> (usize, usize) {
+    assert!(end <= text.len() && at <= end && utf8[length..].len() >= room(end - at));
+    match level {
+        // SAFETY: the level is there, and so is the room.
+        #[cfg(target_arch = "x86_64")]
+        CpuLevel::Avx512(_) => unsafe { avx512::append(text, at, end, utf8, length) },
+        _ => append_portable(text, at, end, utf8, length),
+    }
+}
+
+/// As [`append`], without vector instructions.
+fn append_portable<U: Unit>(
     text: &[U],
     mut at: usize,
     end: usize,
@@ -224,6 +238,7 @@ mod avx512 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::levels;
 
     /// What UTF-16 makes of the characters.
     fn utf8_of(text: &[u32]) -> String {
@@ -240,17 +255,13 @@ mod tests {
             return;
         }
         let expected = utf8_of(text);
-        for (step, portable) in [(37, false), (200, false), (37, true)] {
+        for (step, level) in levels().into_iter().flat_map(|level| [(37, level), (200, level)]) {
             let (mut utf8, mut at, mut length) = (vec![0; room(text.len())], 0, 0);
             while at < text.len() {
                 let end = text.len().min(at + step);
-                (at, length) = if portable {
-                    append_portable(&units, at, end, &mut utf8, length)
-                } else {
-                    append(&units, at, end, &mut utf8, length)
-                };
+                (at, length) = append_at(level, &units, at, end, &mut utf8, length);
             }
-            assert!(utf8[..length] == *expected.as_bytes(), "{text:x?}");
+            assert!(utf8[..length] == *expected.as_bytes(), "{level:?} {text:x?}");
         }
     }
 

@@ -1,18 +1,15 @@
 //! vocab.json and merges.txt: read, checked, and turned into the tables that encoding needs.
 
 pub mod gpt2;
-mod symbols;
-pub mod words;
 
-use crate::merge::merges::Merges;
 use crate::merge::{merge_by_heap, Scratch};
-pub use crate::vocabulary::symbols::byte_symbols;
-use crate::vocabulary::words::{FastHasher, FastMap, Words};
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::hash::BuildHasherDefault;
+use tables::merges::Merges;
+pub use tables::symbols::byte_symbols;
+use tables::words::Words;
 
 /// The file that is wrong, and what is wrong with it.
 #[derive(Debug)]
@@ -90,7 +87,7 @@ impl Vocabulary {
         }
         let (mut bytes, mut offsets, mut found) = (Vec::with_capacity(8 * size), vec![0], Vec::new());
         let mut byte_ids = [0; 256];
-        let mut ids: FastMap<&str, u32> = FastMap::with_capacity_and_hasher(size, BuildHasherDefault::default());
+        let mut ids: HashMap<&str, u32> = HashMap::with_capacity(size);
         for (id, key) in (0..).zip(by_id.iter().flatten()) {
             if specials.contains(key) {
                 found.push(((*key).to_owned(), id));
@@ -157,7 +154,7 @@ impl Vocabulary {
     }
 
     /// The table of the tokens that are the encoding of their own bytes, special ones left out.
-    pub(crate) fn words(&self) -> Words {
+    pub(crate) fn words(&self, seed: u64) -> Words {
         let special = self.are_special();
         // In order.
         let never: Vec<u32> = if self.merges.in_order() {
@@ -167,7 +164,7 @@ impl Vocabulary {
         };
         let reached = |id: &u32| !special[*id as usize] && never.binary_search(id).is_err();
         let ids = (0..self.len() as u32).filter(reached);
-        Words::new(ids.filter_map(|id| Some((self.token(id)?, id))))
+        Words::new(seed, ids.filter_map(|id| Some((self.token(id)?, id))))
     }
 
     /// The tokens that are not the encoding of their own bytes, special ones left out, by merging each.
@@ -218,8 +215,7 @@ fn parse_json(text: &[u8]) -> Result<Vec<(String, u64)>, String> {
     if entries.is_empty() {
         return Err("the vocabulary is empty".to_owned());
     }
-    let mut seen: HashSet<&str, BuildHasherDefault<FastHasher>> =
-        HashSet::with_capacity_and_hasher(entries.len(), BuildHasherDefault::default());
+    let mut seen: HashSet<&str> = HashSet::with_capacity(entries.len());
     for (key, _) in &entries {
         if !seen.insert(key.as_str()) {
             return Err(format!("token {key:?} is there twice"));
@@ -228,7 +224,7 @@ fn parse_json(text: &[u8]) -> Result<Vec<(String, u64)>, String> {
     Ok(entries)
 }
 
-fn parse_merges(text: &[u8], ids: &FastMap<&str, u32>, byte_ids: [u32; 256]) -> Result<Merges, String> {
+fn parse_merges(text: &[u8], ids: &HashMap<&str, u32>, byte_ids: [u32; 256]) -> Result<Merges, String> {
     let text = std::str::from_utf8(text).map_err(|error| {
         let line = 1 + text[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
         format!("line {line} is not UTF-8")

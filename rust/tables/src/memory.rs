@@ -91,28 +91,19 @@ impl Drop for Memory {
 mod system {
     use super::LARGE_PAGE;
     use std::alloc::{alloc_zeroed, dealloc, Layout};
-    use std::ffi::{c_int, c_void};
     use std::ptr::{null_mut, NonNull};
-
-    // The C library is linked anyway.
-    unsafe extern "C" {
-        fn mmap(start: *mut c_void, size: usize, access: c_int, flags: c_int, file: c_int, at: i64) -> *mut c_void;
-        fn munmap(start: *mut c_void, size: usize) -> c_int;
-        fn madvise(start: *mut c_void, size: usize, advice: c_int) -> c_int;
-    }
 
     /// # Safety
     /// The size is not zero.
     pub unsafe fn allocate(layout: Layout) -> *mut u8 {
-        const READ_AND_WRITE: c_int = 1 | 2;
-        const PRIVATE_AND_ANONYMOUS: c_int = 2 | 0x20;
         if layout.size() < LARGE_PAGE {
-            // SAFETY: passed on.
+            // SAFETY: the size is not zero.
             return unsafe { alloc_zeroed(layout) };
         }
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new pages, of no file.
-        let pages = unsafe { mmap(null_mut(), layout.size(), READ_AND_WRITE, PRIVATE_AND_ANONYMOUS, -1, 0) };
-        if pages as isize == -1 {
+        let pages = unsafe { libc::mmap(null_mut(), layout.size(), access, flags, -1, 0) };
+        if pages == libc::MAP_FAILED {
             null_mut()
         } else {
             pages.cast()
@@ -122,21 +113,20 @@ mod system {
     /// # Safety
     /// `allocate` gave it for this layout.
     pub unsafe fn release(start: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: as `allocate` has got it.
         unsafe {
             if layout.size() < LARGE_PAGE {
                 dealloc(start, layout);
             } else {
-                munmap(start.cast(), layout.size());
+                libc::munmap(start.cast(), layout.size());
             }
         }
     }
 
     /// Ask for large pages; without them everything works, only slower.
     pub fn advise(start: NonNull<u8>, size: usize) {
-        const LARGE_PAGES: c_int = 14;
         // SAFETY: advice about whole pages of our own.
-        unsafe { madvise(start.as_ptr().cast(), size, LARGE_PAGES) };
+        unsafe { libc::madvise(start.as_ptr().cast(), size, libc::MADV_HUGEPAGE) };
     }
 }
 

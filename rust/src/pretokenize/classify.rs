@@ -1,8 +1,9 @@
 //! What each level of processors does by vector instructions: 64 bytes at a time as bit masks, a bit for a byte, and pieces
 //! as keys.
 
+use crate::simd::Portable;
 use crate::unicode::class_of;
-use crate::vocabulary::words::{self, Key};
+use tables::key::{self, Key};
 
 /// Bytes that are looked at together.
 pub const BLOCK: usize = 64;
@@ -30,24 +31,19 @@ pub struct HighBits {
     pub four: u64,
 }
 
-/// A way of classifying bytes: what the processor can do.
-pub trait Level {
-    /// # Safety
-    /// The processor must have this level's instructions.
-    unsafe fn classify(block: &[u8; BLOCK]) -> Ascii;
+/// What a level of instructions does; a value of it stands for a processor that has them.
+pub trait Level: Copy {
+    /// The classes of the block's ASCII bytes.
+    fn classify(self, block: &[u8; BLOCK]) -> Ascii;
 
-    /// # Safety
-    /// As [`Level::classify`].
-    unsafe fn high_bits(block: &[u8; BLOCK]) -> HighBits;
+    /// The upper bits of the block's bytes.
+    fn high_bits(self, block: &[u8; BLOCK]) -> HighBits;
 
     /// The classes of the characters of two and three bytes that begin at the places of two masks and end inside the
     /// block: the low bit and the high bit of each. None where one is written with more bytes than it needs. (Surrogates
     /// are no UTF-8 either, but of class Other like bytes that are not.)
-    ///
-    /// # Safety
-    /// As [`Level::classify`].
     #[inline(always)]
-    unsafe fn classes(block: &[u8; BLOCK], mut two: u64, mut three: u64) -> Option<[u64; 2]> {
+    fn classes(self, block: &[u8; BLOCK], mut two: u64, mut three: u64) -> Option<[u64; 2]> {
         let (mut low, mut top, mut good) = (0, 0, true);
         let bits = |i: u32, mask: u8| u32::from(block[i as usize & (BLOCK - 1)] & mask);
         let mut add = |i: u32, code_point: u32, least: u32| {
@@ -71,22 +67,16 @@ pub trait Level {
     }
 
     /// The block of a text's end, of less than 64 bytes, and zeros.
-    ///
-    /// # Safety
-    /// As [`Level::classify`].
     #[inline(always)]
-    unsafe fn load(end: &[u8]) -> [u8; BLOCK] {
+    fn load(self, end: &[u8]) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         block[..end.len()].copy_from_slice(end);
         block
     }
 
     /// Write down which bits are set, counted from `from`, in order. Beyond as many as there are, anything is written.
-    ///
-    /// # Safety
-    /// As [`Level::classify`].
     #[inline(always)]
-    unsafe fn places(mut bits: u64, from: usize, to: &mut [usize; BLOCK]) {
+    fn places(self, mut bits: u64, from: usize, to: &mut [usize; BLOCK]) {
         // Some at a time, as how many there are cannot be predicted.
         for part in to.chunks_exact_mut(8) {
             for place in part {
@@ -99,31 +89,25 @@ pub trait Level {
         }
     }
 
-    /// As [`words::pack`].
+    /// As [`key::pack`].
     ///
-    /// # Safety
-    /// As [`Level::classify`], and `start < end <= text.len()`.
+    /// # Panics
+    /// Where that is not inside the text, or empty.
     #[inline(always)]
-    unsafe fn pack(text: &[u8], start: usize, end: usize) -> Key {
-        words::pack(text, start, end)
+    fn pack(self, text: &[u8], start: usize, end: usize) -> Key {
+        key::pack(text, start, end)
     }
 
     /// Whether two keys are equal.
-    ///
-    /// # Safety
-    /// As [`Level::classify`].
     #[inline(always)]
-    unsafe fn are_equal(one: &Key, other: &Key) -> bool {
+    fn are_equal(self, one: &Key, other: &Key) -> bool {
         one == other
     }
 }
 
-/// Any processor.
-pub struct Portable;
-
 impl Level for Portable {
     #[inline(always)]
-    unsafe fn classify(block: &[u8; BLOCK]) -> Ascii {
+    fn classify(self, block: &[u8; BLOCK]) -> Ascii {
         let mut found = Ascii::default();
         for (i, &byte) in block.iter().enumerate() {
             found.letter |= u64::from((byte | 0x20).wrapping_sub(b'a') < 26) << i;
@@ -137,7 +121,7 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    unsafe fn high_bits(block: &[u8; BLOCK]) -> HighBits {
+    fn high_bits(self, block: &[u8; BLOCK]) -> HighBits {
         let mut found = HighBits::default();
         for (i, &byte) in block.iter().enumerate() {
             found.six |= u64::from(byte >> 6 & 1) << i;
@@ -149,24 +133,18 @@ impl Level for Portable {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub mod x86 {
+mod x86 {
     //! The same by vector instructions.
 
     use super::{Ascii, HighBits, Level, BLOCK};
+    use crate::simd::{Avx2, Avx512, Sse2};
     use crate::unicode::LOW;
-    use crate::vocabulary::words::Key;
     use std::arch::x86_64::*;
-
-    /// SSE2, which every x86-64 processor has.
-    pub struct Sse2;
-    /// AVX2 (x86-64-v3).
-    pub struct Avx2;
-    /// AVX-512 with BW, VL and VBMI2.
-    pub struct Avx512;
+    use tables::key::Key;
 
     impl Level for Sse2 {
         #[inline(always)]
-        unsafe fn classify(block: &[u8; BLOCK]) -> Ascii {
+        fn classify(self, block: &[u8; BLOCK]) -> Ascii {
             let mut found = Ascii::default();
             for part in 0..4 {
                 // SAFETY: 16 bytes from one of the block's four quarters; SSE2 is part of x86-64.
@@ -190,7 +168,7 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn high_bits(block: &[u8; BLOCK]) -> HighBits {
+        fn high_bits(self, block: &[u8; BLOCK]) -> HighBits {
             let mut found = HighBits::default();
             for part in 0..4 {
                 // SAFETY: as above. A shift moves the bit to where a mask is made of it.
@@ -208,10 +186,10 @@ pub mod x86 {
 
     impl Level for Avx2 {
         #[inline(always)]
-        unsafe fn classify(block: &[u8; BLOCK]) -> Ascii {
+        fn classify(self, block: &[u8; BLOCK]) -> Ascii {
             let mut found = Ascii::default();
             for part in 0..2 {
-                // SAFETY: 32 bytes from one of the block's halves; the caller has AVX2.
+                // SAFETY: 32 bytes from one of the block's halves; an `Avx2` is there.
                 unsafe {
                     let bytes = _mm256_loadu_si256(block.as_ptr().add(32 * part).cast());
                     let lower = _mm256_or_si256(bytes, _mm256_set1_epi8(0x20));
@@ -236,7 +214,7 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn high_bits(block: &[u8; BLOCK]) -> HighBits {
+        fn high_bits(self, block: &[u8; BLOCK]) -> HighBits {
             let mut found = HighBits::default();
             for part in 0..2 {
                 // SAFETY: as above. A shift moves the bit to where a mask is made of it.
@@ -252,7 +230,7 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn are_equal(one: &Key, other: &Key) -> bool {
+        fn are_equal(self, one: &Key, other: &Key) -> bool {
             // SAFETY: who has AVX2 has SSE4.1.
             unsafe { are_equal(one, other) }
         }
@@ -283,8 +261,8 @@ pub mod x86 {
 
     impl Level for Avx512 {
         #[inline(always)]
-        unsafe fn classify(block: &[u8; BLOCK]) -> Ascii {
-            // SAFETY: the whole block; the caller has AVX-512 BW.
+        fn classify(self, block: &[u8; BLOCK]) -> Ascii {
+            // SAFETY: the whole block; an `Avx512` is there.
             unsafe {
                 let bytes = _mm512_loadu_si512(block.as_ptr().cast());
                 let lower = _mm512_or_si512(bytes, _mm512_set1_epi8(0x20));
@@ -304,8 +282,8 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn high_bits(block: &[u8; BLOCK]) -> HighBits {
-            // SAFETY: the whole block; the caller has AVX-512 BW.
+        fn high_bits(self, block: &[u8; BLOCK]) -> HighBits {
+            // SAFETY: the whole block; an `Avx512` is there.
             unsafe {
                 let bytes = _mm512_loadu_si512(block.as_ptr().cast());
                 HighBits {
@@ -317,9 +295,9 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn classes(block: &[u8; BLOCK], two: u64, three: u64) -> Option<[u64; 2]> {
+        fn classes(self, block: &[u8; BLOCK], two: u64, three: u64) -> Option<[u64; 2]> {
             let begins = two | three;
-            // SAFETY: the whole block, and pages of the table; the caller has AVX-512 VBMI2.
+            // SAFETY: the whole block, and pages of the table; an `Avx512` is there.
             unsafe {
                 let bytes = _mm512_loadu_si512(block.as_ptr().cast());
                 // The first bytes of these at most 32 characters side by side, their second ones, and their third ones.
@@ -368,9 +346,9 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn load(end: &[u8]) -> [u8; BLOCK] {
+        fn load(self, end: &[u8]) -> [u8; BLOCK] {
             let mut block = [0; BLOCK];
-            // SAFETY: bytes that are masked out are not read; the caller has AVX-512 BW.
+            // SAFETY: bytes that are masked out are not read; an `Avx512` is there.
             unsafe {
                 let bytes = _mm512_maskz_loadu_epi8((1 << (end.len() & 63)) - 1, end.as_ptr().cast());
                 _mm512_storeu_si512(block.as_mut_ptr().cast(), bytes);
@@ -379,8 +357,8 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn places(bits: u64, from: usize, to: &mut [usize; BLOCK]) {
-            // SAFETY: eight places at a time; the caller has AVX-512 VBMI2.
+        fn places(self, bits: u64, from: usize, to: &mut [usize; BLOCK]) {
+            // SAFETY: eight places at a time; an `Avx512` is there.
             unsafe {
                 let all = _mm512_loadu_si512(ALL.as_ptr().cast());
                 let mut set = [0u8; BLOCK];
@@ -397,9 +375,9 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn pack(text: &[u8], start: usize, end: usize) -> Key {
+        fn pack(self, text: &[u8], start: usize, end: usize) -> Key {
             let length = end - start;
-            // SAFETY: bytes that are masked out are not read, so it does not matter where the text ends.
+            // SAFETY: bytes that are masked out are not read, so it does not matter where the text ends; an `Avx512` is there.
             unsafe {
                 let bytes = _mm_maskz_loadu_epi8(_bzhi_u32(!0, length as u32) as u16, text.as_ptr().add(start).cast());
                 let key = _mm_insert_epi8::<15>(bytes, length as i32);
@@ -408,7 +386,7 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn are_equal(one: &Key, other: &Key) -> bool {
+        fn are_equal(self, one: &Key, other: &Key) -> bool {
             // SAFETY: who has AVX-512 has SSE4.1.
             unsafe { are_equal(one, other) }
         }

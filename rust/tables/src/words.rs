@@ -1,125 +1,16 @@
 //! The vocabulary by the bytes of its tokens.
 //!
-//! Pieces of up to 15 bytes are packed with their length into 128 bits, so that comparing is one comparison. The tables
-//! are never written to after loading, or are part of the program (`gpt2.rs`), and serve all threads.
+//! Pieces of up to 15 bytes are packed with their length into 128 bits ([`crate::key`]). The tables are never
+//! written to after loading, or are part of the program (`gpt2.rs`), and serve all threads.
 //!
 //! Performance notes (30 November 2026): open addressing, two entries of 32 bytes in a line, half full, was 4 MiB in large
 //! pages, which had to be filled at the start of every process: 6 ms with all that goes into it. This table is 0.9 MB of
 //! the program. Text not seen before, 5 MB of English and code, MB/s, one thread, the caches of the processor emptied
 //! before: the same; large pages for it: no difference that could be measured.
 
+use crate::key::{hash, hash_bytes, pack, prefetch, Key, SHORT};
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
-/// Several times as fast as the default, for vocabularies, which are trusted not to be made of collisions, and caches,
-/// where collisions only cost time.
-#[derive(Clone, Copy, Default)]
-pub struct FastHasher(u64);
-
-impl FastHasher {
-    #[inline]
-    fn add(&mut self, word: u64) {
-        let product = u128::from(self.0 ^ word) * 0xf39c_c060_5ced_c835;
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-}
-
-impl Hasher for FastHasher {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        let mut chunks = bytes.chunks_exact(8);
-        for chunk in &mut chunks {
-            self.add(chunk.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)));
-        }
-        let rest = chunks.remainder().iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-        self.add(rest | (bytes.len() as u64 + 1) << 56);
-    }
-
-    #[inline]
-    fn write_u8(&mut self, _: u8) {
-        // The end mark of a str: its length is hashed already.
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// A map that uses [`FastHasher`].
-pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
-
-/// Pieces of up to this many bytes are packed into a [`Key`].
-pub const SHORT: usize = 15;
-
-/// Up to 15 bytes and their number, in the last byte: equal keys are equal pieces, and none is zero.
-pub type Key = u128;
-
-/// The bits of a key of up to 15 bytes.
-pub static MASKS: [u128; SHORT + 1] = masks();
-
-const fn masks() -> [u128; SHORT + 1] {
-    let mut masks = [0; SHORT + 1];
-    let mut length = 0;
-    while length <= SHORT {
-        masks[length] = (1 << (8 * length)) - 1;
-        length += 1;
-    }
-    masks
-}
-
-/// The key of `text[start..end]`, of 1 to 15 bytes; the topmost four bits are zero.
-#[inline(always)]
-pub fn pack(text: &[u8], start: usize, end: usize) -> Key {
-    let length = end - start;
-    let bytes = match (text.get(start..).and_then(|rest| rest.first_chunk::<16>()), text.last_chunk::<16>()) {
-        (Some(bytes), _) => u128::from_le_bytes(*bytes),
-        (None, Some(last)) => u128::from_le_bytes(*last) >> (8 * (start + 16 - text.len())),
-        (None, None) => pack_end(&text[start..end]),
-    };
-    bytes & MASKS[length & 15] | (length as u128) << 120
-}
-
-/// Up to 16 bytes, without reading beyond them: two parts that overlap. (A copy to memory that is read at once makes the
-/// processor wait.)
-#[inline]
-pub fn pack_end(piece: &[u8]) -> u128 {
-    let bits = 8 * piece.len();
-    if let (Some(first), Some(last)) = (piece.first_chunk(), piece.last_chunk()) {
-        return u128::from(u64::from_le_bytes(*first)) | u128::from(u64::from_le_bytes(*last)) << (bits - 64);
-    }
-    if let (Some(first), Some(last)) = (piece.first_chunk(), piece.last_chunk()) {
-        return u128::from(u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (bits - 32));
-    }
-    let byte = |i: usize| piece.get(i).map_or(0, |&byte| u128::from(byte) << (8 * i));
-    byte(0) | byte(1) | byte(2)
-}
-
-#[inline(always)]
-pub fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product >> 64) as u64 ^ product as u64
-}
-
-#[inline(always)]
-pub fn hash(key: Key) -> u64 {
-    fold(key as u64 ^ 0x9e37_79b9_7f4a_7c15, (key >> 64) as u64 ^ 0xd6e8_feb8_6659_fd93)
-}
-
-/// Have the processor fetch the line of memory of `place`.
-#[inline(always)]
-pub fn prefetch<T>(place: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing; SSE is part of x86-64.
-    unsafe {
-        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        _mm_prefetch::<_MM_HINT_T0>(place.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
-}
 
 /// Tokens of up to this many bytes, all but a hundredth, are in the table of [`Words`]; an entry is a key with the id in
 /// the bits that such keys leave free.
@@ -134,14 +25,15 @@ const ID: u128 = 0xf0_ffff << 104;
 /// entries than there are words, and has one branch, on whether the word is there.
 #[derive(PartialEq)]
 pub struct Words {
-    pub(crate) pilots: Cow<'static, [u8]>,
-    pub(crate) entries: Cow<'static, [u128]>,
-    pub(crate) others: Others,
+    pub pilots: Cow<'static, [u8]>,
+    pub entries: Cow<'static, [u128]>,
+    pub others: Others,
 }
 
 impl Words {
-    /// The words of tokens, each of them once: their bytes, of which there are some, and their ids.
-    pub fn new<'a>(tokens: impl Iterator<Item = (&'a [u8], u32)>) -> Self {
+    /// The words of tokens, each of them once: their bytes, of which there are some, and their ids. The `seed` is that of
+    /// the table of long ones.
+    pub fn new<'a>(seed: u64, tokens: impl Iterator<Item = (&'a [u8], u32)>) -> Self {
         let (short, mut others): (Vec<_>, Vec<_>) = tokens.partition(|(token, _)| token.len() <= INSIDE);
         let mut groups = vec![Vec::new(); (short.len() / 2).next_power_of_two().max(2)];
         let mut words = Self {
@@ -161,7 +53,7 @@ impl Words {
                 others.extend(groups[group].iter().map(|&(_, token, id)| (token, id)));
             }
         }
-        words.others = Others::new(&others);
+        words.others = Others::new(seed, &others);
         words
     }
 
@@ -246,20 +138,22 @@ impl Words {
 #[derive(Default, PartialEq)]
 pub struct Others {
     /// All of them.
-    pub(crate) bytes: Cow<'static, [u8]>,
+    pub bytes: Cow<'static, [u8]>,
     /// Where a word begins in `bytes`, its length, zero for none, and its id: open addressing, at most half full.
-    pub(crate) slots: Cow<'static, [[u32; 3]]>,
+    pub slots: Cow<'static, [[u32; 3]]>,
+    /// Makes the hash of a word.
+    pub seed: u64,
     /// Lengths.
-    pub(crate) shortest: usize,
-    pub(crate) longest: usize,
+    pub shortest: usize,
+    pub longest: usize,
 }
 
 impl Others {
-    fn new(words: &[(&[u8], u32)]) -> Self {
+    fn new(seed: u64, words: &[(&[u8], u32)]) -> Self {
         let mut bytes = Vec::new();
         let mut slots = vec![[0; 3]; (2 * words.len()).next_power_of_two()];
         for &(word, id) in words {
-            let mut at = Self::place(word, slots.len());
+            let mut at = hash_bytes(seed, word) as usize & (slots.len() - 1);
             while slots[at][1] != 0 {
                 at = (at + 1) & (slots.len() - 1);
             }
@@ -268,19 +162,12 @@ impl Others {
         }
         let lengths = words.iter().map(|(word, _)| word.len());
         let (shortest, longest) = (lengths.clone().min().unwrap_or(usize::MAX), lengths.max().unwrap_or(0));
-        Self { bytes: bytes.into(), slots: slots.into(), shortest, longest }
-    }
-
-    #[inline]
-    fn place(word: &[u8], slots: usize) -> usize {
-        let mut hasher = FastHasher::default();
-        hasher.write(word);
-        hasher.finish() as usize & (slots - 1)
+        Self { bytes: bytes.into(), slots: slots.into(), seed, shortest, longest }
     }
 
     #[inline(never)]
     fn get(&self, word: &[u8]) -> Option<u32> {
-        let mut at = Self::place(word, self.slots.len());
+        let mut at = hash_bytes(self.seed, word) as usize & (self.slots.len() - 1);
         loop {
             let [start, length, id] = self.slots[at];
             if length == 0 {
@@ -299,7 +186,7 @@ mod tests {
     use super::*;
 
     fn check(tokens: &[Vec<u8>], others: &[Vec<u8>]) -> Words {
-        let words = Words::new(tokens.iter().map(Vec::as_slice).zip((0..).map(|i| i * 7)));
+        let words = Words::new(7, tokens.iter().map(Vec::as_slice).zip((0..).map(|i| i * 7)));
         for (token, id) in tokens.iter().zip((0..).map(|i| i * 7)) {
             assert_eq!(words.find(token), Some(id), "{token:?}");
         }

@@ -1,6 +1,7 @@
 //! The ranks of merges by their pairs of tokens: a table without collisions.
 //!
-//! The uppermost bits of a pair's hash choose one of the pilots, and that was chosen so that the pairs which share it have
+//! A perfect hash by pilots, as in PTHash (Pibiri & Trani 2021, https://arxiv.org/abs/2104.10402): the uppermost bits of a
+//! pair's hash choose one of the pilots, and that was chosen so that the pairs which share it have
 //! entries of their own. So a look-up reads one line of the table and has no branch, which is what counts, as nobody can
 //! predict which pairs merge.
 //!
@@ -14,21 +15,21 @@
 //! - This table, whole pairs in half a MiB, one load after that of a pilot: 149; 76. Kept: nothing is compared later, and
 //!   long pieces, digits and Chinese came a sixth faster. A single short piece waits for two loads, not one.
 
-use crate::vocabulary::words::FastMap;
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// The ranks by pair; never changed.
 #[derive(PartialEq)]
 pub struct Pairs {
     /// Makes the hash of a pair.
-    pub(crate) multiplier: u64,
+    pub multiplier: u64,
     /// What the place of a pair is moved by, for each group of pairs.
-    pub(crate) pilots: Cow<'static, [u16]>,
+    pub pilots: Cow<'static, [u16]>,
     /// A pair and its rank.
-    pub(crate) entries: Cow<'static, [u64]>,
+    pub entries: Cow<'static, [u64]>,
     /// Pairs for which there is no place, which takes a list of merges made for that.
-    pub(crate) homeless: FastMap<u64, u32>,
+    pub homeless: HashMap<u64, u32>,
 }
 
 impl Pairs {
@@ -44,7 +45,7 @@ impl Pairs {
             multiplier: 0,
             pilots: vec![0; entries / 4].into(),
             entries: vec![Self::EMPTY; entries].into(),
-            homeless: FastMap::default(),
+            homeless: HashMap::new(),
         };
         let mut groups = Vec::new();
         // Pilots move all pairs of a group alike, so no two of them may begin at one place.

@@ -1,10 +1,10 @@
 //! The table of merges: which pairs of tokens become which token, in what order, and which tokens stand side by side.
 
-use crate::memory::lazy::Lazy;
-use crate::merge::pairs::Pairs;
-use crate::merge::trie::{Builder, Trie};
-use crate::vocabulary::words::FastMap;
+use crate::pairs::Pairs;
+use crate::trie::{Builder, Trie};
+use once_cell::race::OnceBox;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The age of a token that is not the encoding of its bytes.
@@ -12,28 +12,29 @@ const NEVER: u32 = u32::MAX;
 
 /// The merges by their pair of ids, and what merging needs of the tokens; never changed after loading.
 pub struct Merges {
-    pub(crate) pairs: Pairs,
+    pub pairs: Pairs,
     /// The pairs until all are known.
-    pub(crate) pushed: FastMap<[u32; 2], ()>,
+    pub pushed: HashSet<[u32; 2]>,
     /// Left and right token by rank.
-    pub(crate) list: Cow<'static, [[u32; 2]]>,
+    pub list: Cow<'static, [[u32; 2]]>,
     /// The token that each makes; empty where they follow one by one.
-    pub(crate) products: Vec<u32>,
+    pub products: Vec<u32>,
     /// The product of rank 0 then.
-    pub(crate) first_product: Option<u32>,
-    pub(crate) byte_ids: [u32; 256],
+    pub first_product: Option<u32>,
+    pub byte_ids: [u32; 256],
     /// The ranks of the merges of two single bytes, with which every piece begins.
-    pub(crate) byte_pairs: Cow<'static, [u32]>,
+    pub byte_pairs: Cow<'static, [u32]>,
     /// By token: the rank of the last of its merges and one, 0 for a single byte, [`NEVER`] for a token that is not the
     /// encoding of its bytes.
-    pub(crate) ages: Cow<'static, [u32]>,
+    pub ages: Cow<'static, [u32]>,
     /// By token: how many bytes it has.
-    pub(crate) lengths: Cow<'static, [u32]>,
+    pub lengths: Cow<'static, [u32]>,
     /// Every merge ranks after those that make its two tokens.
-    pub(crate) in_order: bool,
-    pub(crate) trie: Lazy<Trie>,
+    pub in_order: bool,
+    /// Made when it is first asked for, without a lock, which a thread might hold while the process forks.
+    pub trie: OnceBox<Option<Trie>>,
     /// About how many bytes have been searched through.
-    pub(crate) searched: AtomicUsize,
+    pub searched: AtomicUsize,
 }
 
 impl Merges {
@@ -44,10 +45,10 @@ impl Merges {
     /// More tokens than this, or merges, are not supported.
     pub const MAX_TOKENS: usize = Pairs::NONE as usize;
 
-    pub(crate) fn with_capacity(count: usize, byte_ids: [u32; 256]) -> Self {
+    pub fn with_capacity(count: usize, byte_ids: [u32; 256]) -> Self {
         Self {
             pairs: Pairs::new(&[]),
-            pushed: FastMap::default(),
+            pushed: HashSet::new(),
             list: Vec::with_capacity(count).into(),
             products: Vec::with_capacity(count),
             first_product: None,
@@ -56,14 +57,14 @@ impl Merges {
             ages: Cow::default(),
             lengths: Cow::default(),
             in_order: false,
-            trie: Lazy::default(),
+            trie: OnceBox::new(),
             searched: AtomicUsize::new(0),
         }
     }
 
     /// Add the merge that ranks after all so far; false where the pair is there already, or there are too many.
-    pub(crate) fn push(&mut self, left: u32, right: u32, product: u32) -> bool {
-        if self.list.len() >= Self::NONE as usize || self.pushed.insert([left, right], ()).is_some() {
+    pub fn push(&mut self, left: u32, right: u32, product: u32) -> bool {
+        if self.list.len() >= Self::NONE as usize || !self.pushed.insert([left, right]) {
             return false;
         }
         self.list.to_mut().push([left, right]);
@@ -76,9 +77,9 @@ impl Merges {
     /// Of the merges that make a token the one that happens is the one whose two tokens are the encoding of its bytes
     /// as far as lower ranks go; that is known when the ranks are gone through from the lowest, unless a merge ranks
     /// before one that makes its own tokens.
-    pub(crate) fn finish(&mut self, lengths: impl Iterator<Item = u32>) {
+    pub fn finish(&mut self, lengths: impl Iterator<Item = u32>) {
         self.pairs = Pairs::new(&self.list);
-        self.pushed = FastMap::default();
+        self.pushed = HashSet::new();
         self.lengths = lengths.collect();
         let mut byte_of = vec![0; self.lengths.len()];
         self.ages = vec![NEVER; self.lengths.len()].into();
@@ -119,19 +120,22 @@ impl Merges {
         self.in_order
     }
 
-    /// The beginnings of the tokens, for a search through so many bytes; None where the merges are not
-    /// [`Merges::in_order`], and until many bytes have been asked for: making the tree takes as long as merging those by
-    /// heap, and most processes never need it.
-    pub fn prefixes(&self, bytes: usize) -> Option<&Trie> {
-        const MANY: usize = 1 << 16;
+    /// The trie of the tokens, for a search through so many bytes; None where the merges are not [`Merges::in_order`], where
+    /// it would be too large, and until many bytes have been asked for: making it takes as long as merging those by heap,
+    /// and most processes never need it.
+    pub fn trie(&self, bytes: usize) -> Option<&Trie> {
+        const WORTH_A_TRIE: usize = 1 << 16;
         // Two threads at once may forget some: it is only about when the tree is made.
         let searched = self.searched.load(Ordering::Relaxed).saturating_add(bytes);
         self.searched.store(searched, Ordering::Relaxed);
-        (self.in_order && searched >= MANY).then(|| self.trie.get_or_make(|| self.make_prefixes()))
+        if !self.in_order || searched < WORTH_A_TRIE {
+            return None;
+        }
+        self.trie.get_or_init(|| Box::new(self.make_trie())).as_ref()
     }
 
     #[cold]
-    fn make_prefixes(&self) -> Trie {
+    fn make_trie(&self) -> Option<Trie> {
         let mut builder = Builder::new(self.lengths.len(), &self.byte_ids);
         // Tokens in the order in which they come about, each made of two that are there.
         let mut bytes: Vec<u8> = (0..=255).collect();
@@ -146,10 +150,12 @@ impl Merges {
                 bytes.extend_from_within(places[left as usize].clone());
                 bytes.extend_from_within(places[right as usize].clone());
                 places[product as usize] = start..bytes.len();
-                builder.insert(&bytes[start..], product);
+                if !builder.insert(&bytes[start..], product) {
+                    return None;
+                }
             }
         }
-        builder.finish()
+        Some(builder.finish())
     }
 
     /// Whether two tokens are the encoding of their bytes together.
