@@ -9,7 +9,7 @@ shares the memory, and the network's promise that logits are the same bit for bi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -202,11 +202,14 @@ class Batch:
             room -= len(item.ids)
         return sorted(growing + [item for item in reading if item.ids], key=lambda item: item.row)
 
-    def _draws(self, work: Sequence[_Work]) -> Iterator[Draw | None]:
-        """The draws of all choices of a step, made where they are asked for."""
+    def _draws(self, work: Sequence[_Work]) -> list[Draw | None]:
+        """The draws of all choices of a step."""
+        draws: list[Draw | None] = []
         for item in work:
             text = self._rows[item.row].text
-            yield from text.draws(item.wanted) if text else [None] * item.wanted
+            if text is not None:
+                draws += text.draws(len(text.ids), item.wanted)
+        return draws
 
     def _advance(self, item: _Work, after: Sequence[Floats | int]) -> list[tuple[Continuation, Step | None]]:
         """The tokens that a row's text gets from what comes after its ids: one, and one for each proposal that was

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.errors import Error, InputError
-from gpt2fast.generation.sampling import coming_keys, highest, log_probabilities, random_generator
+from gpt2fast.generation.sampling import highest, log_probabilities, sample_key
 from gpt2fast.generation.settings import Settings
 from gpt2fast.generation.stop_strings import StopStrings, check_stop
 from gpt2fast.model.draw import Draw
@@ -70,7 +69,7 @@ class Continuation:
     """A text under way: `advance` takes the network's logits and adds a token, until there is a `finish_reason`.
 
     `ids` is the prompt, at least one id; `limit` the most new tokens that there may be; ids from `n_vocab` on are never
-    chosen; `eos` ends the text.  The draws depend on the seed and on `sample`, and on nothing else.
+    chosen; `eos` ends the text.  A choice is a function of the logits, the ids before it, the seed and `sample`.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Continuation:
         self.drafted = 0
         self.accepted = 0
         self._n_vocab = n_vocab
-        self._generator = random_generator(seed, sample)
         self._decoder = tokenizer.decode_stream()
         self._stop = StopStrings(check_stop(settings.stop))
         self._pieces: list[str] = []
@@ -128,7 +126,7 @@ class Continuation:
         """The next token, chosen from the logits after the last one, or by the first of `draws`; None where none can
         be, and `error` says why."""
         try:
-            token = self._choose(after, self.ids, self._generator)
+            token = after if isinstance(after, int) else self.choose(after, self.ids)
         except InputError as error:
             self.error = error
             return None
@@ -151,34 +149,28 @@ class Continuation:
         self._pieces.append(text)
         return Step(self.prompt, self.sample, token, text, self.finish_reason)
 
-    def foresight(self) -> Foresight:
-        """What would be chosen from other logits: the text's own settings and draws, without touching either."""
-        return Foresight(self)
-
-    def draws(self, count: int) -> list[Draw | None]:
-        """The draws of the next `count` choices, for a device; None for one that takes more: the text so far, as
-        penalties and bans do, or all logits, as log-probabilities do."""
-        return self._draws(len(self.ids), self._generator, count)
-
-    def _draws(self, length: int, generator: np.random.Generator, count: int) -> list[Draw | None]:
+    def draws(self, position: int, count: int) -> list[Draw | None]:
+        """The draws of the ids at `count` positions from that one, for a device; None for one that takes more: the text
+        so far, as penalties and bans do, or all logits, as log-probabilities do."""
         settings = self.settings
         if not settings.plain or settings.logprobs is not None:
             return [None] * count
-        keys = coming_keys(generator, count) if settings.temperature else [0] * count
-        options = settings.temperature, min(settings.top_k, self._n_vocab), settings.top_p, settings.min_p
-        return [None if self._banned(length + i) else Draw(self._n_vocab, key, *options) for i, key in enumerate(keys)]
+        return [
+            None if self._banned(i) else settings.draw(self._n_vocab, self._key(i))
+            for i in range(position, position + count)
+        ]
+
+    def choose(self, logits: Floats, ids: Sequence[int]) -> int:
+        """The id that the text would have after `ids`, from these logits.  Raises as `Sampling.choose` does."""
+        key, banned = self._key(len(ids)), self._banned(len(ids))
+        return self.settings.choose(logits[: self._n_vocab], ids, key=key, banned=banned, prompt=self.start)
+
+    def _key(self, position: int) -> int:
+        return sample_key(self.seed, self.sample, position) if self.settings.temperature else 0
 
     def _banned(self, length: int) -> list[int]:
         """The ids that may not follow `length` ids: end-of-text, where it is too early."""
         return [self.eos] if self.eos is not None and length - self.start < self.settings.min_new_tokens else []
-
-    def _choose(self, after: Floats | int, ids: Sequence[int], generator: np.random.Generator) -> int:
-        if isinstance(after, int):
-            if self.settings.temperature:
-                coming_keys(generator, 1, keep=False)
-            return after
-        banned = self._banned(len(ids))
-        return self.settings.choose(after[: self._n_vocab], ids, generator, banned=banned, prompt=self.start)
 
     def generation(self) -> Generation:
         """The finished text.  Raises its error where there is one."""
@@ -198,30 +190,3 @@ class Continuation:
             drafted=self.drafted,
             accepted=self.accepted,
         )
-
-
-class Foresight:
-    """Choices that a text would make from other logits, one after the other.
-
-    They use copies of the very draws that the text will use, so a draft whose probabilities are near the network's
-    proposes, sampled or greedy, what the network will most likely choose.
-    """
-
-    def __init__(self, text: Continuation) -> None:
-        self._text = text
-        self._generator = copy.deepcopy(text._generator) if text.settings.temperature else text._generator
-        #: The text's ids and the choices.
-        self.ids = list(text.ids)
-
-    def draw(self) -> Draw | None:
-        """What `Continuation.draws` gives for the next choice."""
-        return self._text._draws(len(self.ids), self._generator, 1)[0]
-
-    def choose(self, after: Floats | int) -> int | None:
-        """The next choice, which joins `ids`; None where there is none, or where it would end the text."""
-        try:
-            token = self._text._choose(after, self.ids, self._generator)
-        except InputError:
-            return None
-        self.ids.append(token)
-        return None if token == self._text.eos else token

@@ -3,7 +3,7 @@ in one pass, and those that it would have chosen itself are taken.
 
 Decoding reads every weight once a pass, whether the pass looks at one token or at eight.  The text is the same as
 without: a token counts only where it is what the text's own settings and draws choose from the network's own logits.
-The draft chooses with the same settings and copies of the same draws, so the nearer its probabilities are, the more
+The draft chooses with the same settings and the same draws, so the nearer its probabilities are, the more
 often it is right, sampled or greedy.
 """
 
@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gpt2fast.errors import InputError
-from gpt2fast.generation.sequence import Continuation, Foresight
+from gpt2fast.generation.sequence import Continuation
 
 __all__ = ["ModelDrafter", "PromptLookup", "RunIndex"]
 
@@ -92,7 +92,7 @@ class ModelDrafter:
         """At most `most` ids for each text, drafted for all texts together."""
         pending: dict[int, list[int]] = {}  # row → ids to feed next
         ends: dict[int, int] = {}
-        futures: dict[int, Foresight] = {}
+        drafts: dict[int, tuple[Continuation, list[int]]] = {}
         lengths = self._cache.lengths
         for (row, dropped, text), count in zip(texts, most, strict=True):
             kept = min(int(lengths[row]), len(text.ids) - 1 - dropped)
@@ -104,15 +104,21 @@ class ModelDrafter:
             if count > 0:
                 pending[row] = text.ids[dropped + kept :]
                 ends[row] = len(text.ids) + count
-                futures[row] = text.foresight()
+                drafts[row] = text, list(text.ids)
         while pending:
             rows = sorted(pending)
             ids = [np.array(pending[row], np.int32) for row in rows]
-            draws = (futures[row].draw() for row in rows)
+            draws = [drafts[row][0].draws(len(drafts[row][1]), 1)[0] for row in rows]
             for row, after in zip(rows, self._draft.choose(self._cache, rows, ids, None, draws), strict=True):
-                token = futures[row].choose(after)
-                if token is None or len(futures[row].ids) >= ends[row]:
+                text, drafted = drafts[row]
+                try:
+                    token = after if isinstance(after, int) else text.choose(after, drafted)
+                except InputError:
+                    token = None
+                if token is not None:
+                    drafted.append(token)
+                if token is None or token == text.eos or len(drafted) >= ends[row]:
                     del pending[row]
                 else:
                     pending[row] = [token]
-        return [futures[row].ids[len(text.ids) :] if row in futures else [] for row, _, text in texts]
+        return [drafts[row][1][len(text.ids) :] if row in drafts else [] for row, _, text in texts]

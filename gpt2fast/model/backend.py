@@ -6,7 +6,7 @@ in `gpt2fast.model.cuda`, which is imported when one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -142,9 +142,9 @@ class Backend(Protocol):
         """The network of these parts, the keywords of `gpt2fast.kernels.transformer.Transformer`."""
         ...
 
-    def choose(self, logits: Any, draws: Iterator[Draw | None]) -> list[int | Floats]:
-        """For each row of a network's logits the id that the next draw chooses; where the host is to choose, as for
-        None instead of a draw and always on a CPU, the logits."""
+    def choose(self, logits: Any, draws: Sequence[Draw | None]) -> list[int | Floats]:
+        """For each row of a network's logits the id that its draw chooses; where the host is to choose, as for None
+        instead of a draw and always on a CPU, the logits."""
         ...
 
     def new_cache(self, *, n_layer: int, n_head: int, head_dim: int, batch: int, capacity: int) -> Cache:
@@ -204,8 +204,8 @@ class CpuBackend:
     def transformer(self, **parts: Any) -> Transformer:
         return Transformer(**parts)
 
-    def choose(self, logits: Floats, draws: Iterator[Draw | None]) -> list[int | Floats]:
-        return list(logits)  # the draws are never made
+    def choose(self, logits: Floats, draws: Sequence[Draw | None]) -> list[int | Floats]:
+        return list(logits)
 
     def new_cache(self, **sizes: int) -> KVCache:
         # Beside weights of 8 bits the cache would be most of what a token late in a text reads, and its rounding is

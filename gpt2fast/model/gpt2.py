@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -271,22 +271,30 @@ class GPT2:
         rows: Sequence[int],
         ids: Sequence[npt.ArrayLike],
         wanted: Sequence[int] | None,
-        draws: Iterator[Draw | None],
+        draws: Sequence[Draw | None],
     ) -> list[int | Floats]:
-        """As `extend`, but instead of each row of logits the id that the next of `draws` chooses from it.
+        """As `extend`, but instead of each row of logits the id that the draw of the same number chooses from it.
 
         A GPU does that, so that an id comes back and not 200 KB.  Where the host is to choose the logits are there all
         the same: for a draw that is None, where they are not finite, where a filter keeps hundreds of them; and on a
-        CPU always, where no draw is asked for.
+        CPU always.
 
         >>> import gpt2fast
         >>> model = gpt2fast.load("demo").model
-        >>> (after,) = model.choose(model.new_cache(), [0], [[1, 2, 3]], None, iter([None]))
+        >>> (after,) = model.choose(model.new_cache(), [0], [[1, 2, 3]], None, [None])
         >>> after.shape
         (4096,)
         """
         segments = checked_segments(rows, ids, wanted, self.config.vocab_size)
-        found = self._passes(cache, segments, lambda logits: self._backend.choose(logits, draws), logits=True)
+        if len(draws) != sum(segment.wanted for segment in segments):
+            raise InputError(f"there are {len(draws)} draws for {sum(segment.wanted for segment in segments)} choices")
+        left = list(draws)
+
+        def finish(logits: Any) -> list[int | Floats]:
+            taken, left[: len(logits)] = left[: len(logits)], []
+            return self._backend.choose(logits, taken)
+
+        found = self._passes(cache, segments, finish, logits=True)
         return [after for part in found for after in part]
 
     def _apply(

@@ -94,13 +94,13 @@ def test_a_choice_that_does_not_fit_changes_nothing(device):
     model.extend(cache, [0], [[1, 2]])
     before, draw = device.xp.used, Draw(97, 0, 0.0, 0, 1.0, 0.0)
     device.xp.peak = 0
-    assert len(model.choose(cache, [0], [[3]], None, iter([draw]))) == 1
+    assert len(model.choose(cache, [0], [[3]], None, [draw])) == 1
     cache.truncate(0, 2)
     messages = set()
     for limit in range(before, device.xp.peak, 16):
         device.xp.limit = limit
         with pytest.raises(DeviceMemoryError) as caught:
-            model.choose(cache, [0], [[3]], None, iter([draw]))
+            model.choose(cache, [0], [[3]], None, [draw])
         messages.add(str(caught.value)[:20])
         assert device.xp.used == before
         assert cache.lengths.tolist() == [2]

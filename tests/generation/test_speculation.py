@@ -36,11 +36,11 @@ class Oracle:
     def propose(self, texts: Sequence[tuple[int, int, Continuation]], most: Sequence[int]) -> list[list[int]]:
         proposals = []
         for (_, dropped, text), count in zip(texts, most, strict=True):
-            future = text.foresight()
             ids: list[int] = []
             while len(ids) < self.random.integers(count + 1):
-                token = future.choose(self.model.logits_after(future.ids[dropped:]))
-                if token is None or self.random.random() < 0.2:
+                seen = text.ids + ids
+                token = text.choose(self.model.logits_after(seen[dropped:]), seen)
+                if self.random.random() < 0.2:
                     token = int(self.random.integers(EOS + 1))
                 ids.append(token)
             proposals.append(ids)

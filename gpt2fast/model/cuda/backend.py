@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -98,8 +98,8 @@ class CudaBackend:
         head_dim = parts["wpe"].shape[1] // parts["n_head"]
         return CudaTransformer(self._operations[head_dim], **parts)
 
-    def choose(self, logits: CudaLogits, draws: Iterator[Draw | None]) -> list[int | Floats]:
-        """For each row of a pass's logits the id that the next draw chooses; the logits where the host is to choose."""
+    def choose(self, logits: CudaLogits, draws: Sequence[Draw | None]) -> list[int | Floats]:
+        """For each row of a pass's logits the id that its draw chooses; the logits where the host is to choose."""
         return logits.choose(draws) if len(logits) else []
 
     def new_cache(self, **sizes: int) -> CudaKVCache:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -38,17 +37,16 @@ class CudaLogits:
         with self._device.current():
             return self._device.download(self._values).astype(dtype or np.float32, copy=False)
 
-    def choose(self, draws: Iterator[Draw | None]) -> list[int | Floats]:
-        """For each row, which takes one of the draws, the id that it chooses; where the host is to choose, the logits.
+    def choose(self, draws: Sequence[Draw | None]) -> list[int | Floats]:
+        """For each row the id that its draw chooses; where the host is to choose, the logits.
 
         That is so where there is None instead of a draw, and in the kernel's rare cases: a logit that is no finite
         number, of which the host tells more, and more logits to keep than the kernel has room for.  Raises
         DeviceMemoryError.
         """
-        given = list(islice(draws, len(self)))
-        what, size = f"the choices from {len(given)} rows of logits", (DRAW.itemsize + 4) * len(given)
+        what, size = f"the choices from {len(self)} rows of logits", (DRAW.itemsize + 4) * len(self)
         try:
-            return within_memory(self._device, what, size, partial(self._choose, given))
+            return within_memory(self._device, what, size, partial(self._choose, draws))
         except DeviceMemoryError:
             self._values = None  # the error's traceback leads to this object
             raise
