@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.generation.batch import Drafter
-from gpt2fast.generation.beam import Beam, beam_search
+from gpt2fast.generation.beam import Beam, beam_searches
 from gpt2fast.generation.generate import Generation, Prompt, Settings, Step, generate, steps
+from gpt2fast.generation.sequence import GeneratedSequence
 from gpt2fast.generation.speculation import ModelDrafter, PromptLookup
 from gpt2fast.hub.models import resolve
 from gpt2fast.model.backend import CacheDType, DType, Gemm
 from gpt2fast.model.gpt2 import GPT2
+from gpt2fast.scheduler import Drafter
 from gpt2fast.scoring.score import Score, score_choices, score_texts
 from gpt2fast.tokenizer.encoding import Tokenizer
 
@@ -254,16 +255,16 @@ class LanguageModel:
             banned_sequences=banned_sequences,
             overflow=overflow,
         )
-        return beam_search(
+        return beam_searches(
             self.model,
             self.tokenizer,
-            self._ids(prompt),
+            [self._ids(prompt)],
             settings,
             num_beams=num_beams,
             num_return_sequences=num_return_sequences,
             length_penalty=length_penalty,
             early_stopping=early_stopping,
-        )
+        )[0]
 
     def score(self, text: str | bytes, *, context: str | bytes = "", stride: int | None = None) -> Score:
         """How probable `text` is, token by token: a `Score` with ids, character spans, log-probabilities, ranks and
@@ -338,7 +339,7 @@ class LanguageModel:
 
     def drafter(
         self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1
-    ) -> Drafter | None:
+    ) -> Drafter[GeneratedSequence] | None:
         """What proposes tokens in speculative decoding of up to `size` texts at once; None where nothing does.
 
         `speculate` is "lookup", which looks for what followed when the text's last tokens came before; "int8" or
@@ -375,7 +376,7 @@ class LanguageModel:
     def _ids(self, prompt: str | bytes | Prompt) -> Prompt:
         return self.tokenizer.encode_ordinary(prompt) if isinstance(prompt, (str, bytes)) else prompt
 
-    def _split(self, options: GenerateOptions, texts: int) -> tuple[Settings, Drafter | None]:
+    def _split(self, options: GenerateOptions, texts: int) -> tuple[Settings, Drafter[GeneratedSequence] | None]:
         """The settings and the drafter that the options of a call for so many texts name."""
         known = [field.name for field in dataclasses.fields(Settings)]
         for name in options:

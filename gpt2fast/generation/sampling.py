@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.arguments import real_number, whole_number
-from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
+from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.model.draw import Draw, choose, highest, kept, sample_key
+from gpt2fast.model.nonfinite import not_finite
 
 __all__ = [
     "Sampling",
@@ -260,13 +261,6 @@ def _checked(logits: npt.ArrayLike) -> Floats:
     if values.ndim != 1 or not values.size:
         raise InputError(f"logits have shape {values.shape}; expected one dimension with at least one logit")
     # One pass decides: the maximum of anything with a NaN is NaN.
-    top = values.max()
-    if np.isnan(top) or top == np.inf:
-        nans, infinities = int(np.isnan(values).sum()), int((values == np.inf).sum())
-        raise NonFiniteError(
-            f"the logits are not finite: {nans} of {values.size} are NaN, {infinities} are infinity; the weights are "
-            "damaged or too large for float32"
-        )
-    if top == -np.inf:
-        raise NonFiniteError(f"the logits are not finite: all {values.size} are -infinity")
+    if not np.isfinite(values.max()):
+        raise not_finite(values)
     return values
