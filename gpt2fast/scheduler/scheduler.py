@@ -292,14 +292,14 @@ class Scheduler(Generic[S]):
         return parts
 
     def _draft(self, growing: List[_Part]) -> int:
-        """Let ids be proposed to sequences that grow; how many tokens the step has now."""
-        sequences: list[S] = [part.sequence for part in growing]  # type: ignore[misc]
+        """Let ids be proposed to the sequences that take some; how many tokens the step has now."""
         if self._drafter is not None and growing:
             share = max(_STEP // len(growing) - 1, 0)
-            most = [
-                max(min(part.sequence.draft_length, self._limit - part.slot.length - 1, share), 0) for part in growing
-            ]
-            for part, drafts in zip(growing, self._drafter.propose(sequences, most), strict=True):
+            limits = [min(part.sequence.draft_length, self._limit - part.slot.length - 1, share) for part in growing]
+            asked = [(part, most) for part, most in zip(growing, limits, strict=True) if most > 0]
+            sequences: list[S] = [part.sequence for part, _ in asked]  # type: ignore[misc]
+            proposed = self._drafter.propose(sequences, [most for _, most in asked])
+            for (part, _), drafts in zip(asked, proposed, strict=True):
                 part.sequence.drafts = drafts
                 part.ids = part.ids + drafts
         return sum(len(part.ids) for part in growing)
