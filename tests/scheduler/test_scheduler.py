@@ -16,6 +16,7 @@ import gpt2fast
 from gpt2fast import InputError, LanguageModel, Tokenizer
 from gpt2fast.generation.beam import beam_searches
 from gpt2fast.generation.generate import Settings, generate, generated_sequences
+from gpt2fast.generation.speculation import ModelDrafter
 from gpt2fast.scheduler import Scheduler, Sequence
 from gpt2fast.scoring.score import score_sequences, score_texts
 from gpt2fast.server.work import EmbeddedSequence, MeasuredPrompt
@@ -247,37 +248,24 @@ def test_a_step_that_fails_is_made_again(letters: Tokenizer, where: str, monkeyp
     inside = [(kind, number, *mixture.made(kind, number)) for number in (3, 4) for kind in KINDS]
     for _, _, sequence, _ in inside:
         scheduler.add(sequence)
-    failures = 0
+    name = {"forward": "forward", "logits": "logits_after"}[where]
+    whole, calls = getattr(model, name), 0
 
-    def fails(self: Any, *arguments: Any, whole: Callable[..., Any]) -> Any:
-        nonlocal failures
-        failures += 1
-        if failures % 3 == 0:
+    def fails(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls in (3, 50, 101):
             raise MemoryError("no room")
         return whole(*arguments)
 
-    if where == "forward":
-        whole = model.forward
-        monkeypatch.setattr(model, "forward", lambda *arguments: fails(model, *arguments, whole=whole))
-    else:
-        after = model.logits_after
-        monkeypatch.setattr(model, "logits_after", lambda ids: slowly(ids))
-        calls = 0
-
-        def slowly(ids: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls % 20 == 0:
-                raise MemoryError("no room")
-            return after(ids)
-
+    monkeypatch.setattr(model, name, fails)
     raised = 0
     while scheduler.running or scheduler.waiting:
         try:
             scheduler.step()
         except MemoryError:
             raised += 1
-    assert raised
+    assert raised >= 1
     monkeypatch.undo()
     for kind, number, _, result in inside:
         assert result() == mixture.alone(kind, number)
@@ -322,11 +310,9 @@ def test_a_group_needs_slots_enough(letters: Tokenizer) -> None:
 
 
 def test_a_draft_model_with_another_context(letters: Tokenizer) -> None:
-    from gpt2fast.generation.speculation import ModelDrafter
-
     model, draft = ToyModel(n_ctx=60, eos_token_id=None), ToyModel(n_ctx=20, eos_token_id=None)
     settings = Settings(max_new_tokens=50, banned_ids=[EOS], temperature=0)
     plain = generate(model, letters, [[1, 2]], settings)
     [[found]] = generate(model, letters, [[1, 2]], settings, drafter=ModelDrafter(model, draft, 1))
-    assert [[found]] == plain or found.ids == plain[0][0].ids
-    assert found.drafted > 15
+    assert found.ids == plain[0][0].ids
+    assert found.accepted == found.drafted >= 10  # until the draft's context is full
