@@ -279,7 +279,7 @@ class LanguageModel:
         overflow: Literal["stop", "error"] = "stop",
         batch_size: int = 16,
     ) -> list[list[Beam]]:
-        """For each of `prompts`, in their order, what `beam_search` finds for it alone.
+        r"""For each of `prompts`, in their order, what `beam_search` finds for it alone.
 
         As many prompts are searched for at the same time as have `batch_size` beams together, at least one.  The other
         options and the errors are those of `beam_search`.
@@ -288,7 +288,7 @@ class LanguageModel:
         >>> lm = gpt2fast.load("demo")
         >>> found = lm.beam_search_batch(["Once upon a time", "The king said"], max_new_tokens=4)
         >>> [beams[0].text for beams in found]
-        [', and the old', ', "I am']
+        ['.\n\n"', ':\n\n"']
         """
         if isinstance(prompts, (str, bytes)):
             raise InputTypeError(f"prompts is one {type(prompts).__name__}; expected a list of prompts")

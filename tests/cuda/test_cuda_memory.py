@@ -13,7 +13,7 @@ from fake_devices import Twin
 import gpt2fast
 from gpt2fast import DeviceMemoryError, Error
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.generation.generate import Settings, generated_sequences
+from gpt2fast.generation.generate import Settings, generate, generated_sequences
 from gpt2fast.model.cuda import backend
 from gpt2fast.model.cuda.operations import BLOCK
 from gpt2fast.model.gpt2 import GPT2
@@ -98,25 +98,34 @@ def test_a_choice_that_does_not_fit_changes_nothing(device):
     scheduler.add(text)
     scheduler.step()
     before, ids = device.xp.used, list(text.ids)
-    (twin,) = generated_sequences(model, tokenizer, [[1, 2]], settings)
-    device.xp.peak = 0
-    for _ in Scheduler(model, n_vocab=97, slots=1).run(twin):
-        pass
     messages = set()
-    for limit in range(before, device.xp.peak, 16):
+    for limit in range(before, before + 2**16, 16):
         device.xp.limit = limit
-        with pytest.raises(DeviceMemoryError) as caught:
+        try:
             scheduler.step()
-        messages.add(str(caught.value)[:20])
-        assert device.xp.used == before
-        assert text.ids == ids
-        if len(messages) == 2:
+        except DeviceMemoryError as error:
+            messages.add(str(error)[:20])
+            assert device.xp.used == before
+            assert text.ids == ids
+        else:
             break
-    assert messages == {"1 new tokens, 0.0 Mi", "the logits of 1 toke"}
+    assert messages == {"1 new tokens, 0.0 Mi"}
     device.xp.limit = 2**30
     while not text.finished:
         scheduler.step()
-    assert text.ids == twin.ids
+    [[expected]] = generate(GPT2.from_tensors(CONFIG, TENSORS), tokenizer, [[1, 2]], settings)
+    assert text.ids == [1, 2, *expected.ids]
+
+
+def test_logits_that_do_not_fit(device):
+    model = load()
+    cache = model.new_cache()
+    outputs = model.forward(cache, [0], [range(60)], [60])
+    device.xp.limit = device.xp.used + 100
+    with pytest.raises(DeviceMemoryError, match=r"^the logits of 60 tokens take [\d.]+ MiB"):
+        outputs.logits(0, 60)
+    del outputs
+    assert device.xp.used <= device.xp.limit - 100
 
 
 def test_a_later_pass_that_does_not_fit_takes_the_earlier_ones_back(device, monkeypatch):
