@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.generation.batch import Drafter
-from gpt2fast.generation.beam import Beam, beam_search
+from gpt2fast.generation.beam import Beam, beam_searches
 from gpt2fast.generation.generate import Generation, Prompt, Settings, Step, generate, steps
+from gpt2fast.generation.sequence import GeneratedSequence
 from gpt2fast.generation.speculation import ModelDrafter, PromptLookup
 from gpt2fast.hub.models import resolve
 from gpt2fast.model.backend import CacheDType, DType, Gemm
 from gpt2fast.model.gpt2 import GPT2
+from gpt2fast.scheduler import Drafter
 from gpt2fast.scoring.score import Score, score_choices, score_texts
 from gpt2fast.tokenizer.encoding import Tokenizer
 
@@ -244,6 +245,53 @@ class LanguageModel:
         -11.05 '.\n\n"What is the matter'
         -11.40 '.\n\n"What is it?"'
         """
+        return self.beam_search_batch(
+            [prompt],
+            num_beams=num_beams,
+            num_return_sequences=num_return_sequences,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            stop=stop,
+            repetition_penalty=repetition_penalty,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            banned_ids=banned_ids,
+            banned_sequences=banned_sequences,
+            overflow=overflow,
+        )[0]
+
+    def beam_search_batch(
+        self,
+        prompts: Sequence[str | bytes | Prompt],
+        *,
+        num_beams: int = 4,
+        num_return_sequences: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: bool | Literal["never"] = False,
+        max_new_tokens: int | None = 60,
+        min_new_tokens: int = 0,
+        stop: str | Sequence[str] | None = None,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        banned_ids: Sequence[int] = (),
+        banned_sequences: Sequence[Sequence[int]] = (),
+        overflow: Literal["stop", "error"] = "stop",
+        batch_size: int = 16,
+    ) -> list[list[Beam]]:
+        r"""For each of `prompts`, in their order, what `beam_search` finds for it alone.
+
+        As many prompts are searched for at the same time as have `batch_size` beams together, at least one.  The other
+        options and the errors are those of `beam_search`.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> found = lm.beam_search_batch(["Once upon a time", "The king said"], max_new_tokens=4)
+        >>> [beams[0].text for beams in found]
+        ['.\n\n"', ':\n\n"']
+        """
+        if isinstance(prompts, (str, bytes)):
+            raise InputTypeError(f"prompts is one {type(prompts).__name__}; expected a list of prompts")
         settings = Settings(
             max_new_tokens=max_new_tokens,
             min_new_tokens=min_new_tokens,
@@ -253,11 +301,12 @@ class LanguageModel:
             banned_ids=banned_ids,
             banned_sequences=banned_sequences,
             overflow=overflow,
+            batch_size=batch_size,
         )
-        return beam_search(
+        return beam_searches(
             self.model,
             self.tokenizer,
-            self._ids(prompt),
+            [self._ids(prompt) for prompt in prompts],
             settings,
             num_beams=num_beams,
             num_return_sequences=num_return_sequences,
@@ -338,7 +387,7 @@ class LanguageModel:
 
     def drafter(
         self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1
-    ) -> Drafter | None:
+    ) -> Drafter[GeneratedSequence] | None:
         """What proposes tokens in speculative decoding of up to `size` texts at once; None where nothing does.
 
         `speculate` is "lookup", which looks for what followed when the text's last tokens came before; "int8" or
@@ -375,7 +424,7 @@ class LanguageModel:
     def _ids(self, prompt: str | bytes | Prompt) -> Prompt:
         return self.tokenizer.encode_ordinary(prompt) if isinstance(prompt, (str, bytes)) else prompt
 
-    def _split(self, options: GenerateOptions, texts: int) -> tuple[Settings, Drafter | None]:
+    def _split(self, options: GenerateOptions, texts: int) -> tuple[Settings, Drafter[GeneratedSequence] | None]:
         """The settings and the drafter that the options of a call for so many texts name."""
         known = [field.name for field in dataclasses.fields(Settings)]
         for name in options:

@@ -22,7 +22,6 @@ FORMER_NAMES = {
     "arrow": "tokenizer.arrow",
     "atomic": "_internal.atomic",
     "backend": "model.backend",
-    "batch": "generation.batch",
     "beam": "generation.beam",
     "bench": "cli.measurement",
     "blas": "model.blas",

@@ -185,10 +185,11 @@ def _sample(lm: LanguageModel, ids: list[int], settings: Settings, options: argp
 
 def _search(lm: LanguageModel, ids: list[int], settings: Settings, options: argparse.Namespace, echo: bytes) -> str:
     """Write the texts that a beam search finds, best first.  Returns what there is to say of them."""
-    from gpt2fast.generation.beam import beam_search
+    from gpt2fast.generation.beam import beam_searches
 
     start = time.perf_counter()
-    found = beam_search(lm.model, lm.tokenizer, ids, settings, num_beams=options.beams, num_return_sequences=options.n)
+    search = {"num_beams": options.beams, "num_return_sequences": options.n}
+    (found,) = beam_searches(lm.model, lm.tokenizer, [ids], settings, **search)
     seconds = time.perf_counter() - start
     _write_all(found, options, echo)
     common.stdout().flush()

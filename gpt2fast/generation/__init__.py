@@ -5,10 +5,9 @@ From the top down:
 - `generate`      prompts in, texts out, any number at once
 - `beam`          the most probable texts instead of drawn ones
 - `speculation`   several tokens proposed, checked in one pass
-- `batch`         texts that share the passes of the network
-- `sequence`      one text that grows
+- `sequence`      one text that grows, a sequence of the scheduler
 - `settings`      how tokens are chosen and when a text ends
-- `sampling`      one id chosen from one row of logits
+- `sampling`      penalties and bans, and one id chosen from one row of logits
 - `stop_strings`  where a text ends, across the borders of tokens
 """
 

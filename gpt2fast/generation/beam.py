@@ -2,8 +2,9 @@
 
 At every step each of the `num_beams` most probable beginnings is continued by every token, and the best continuations
 are kept.  What ends, when the search ends and how lengths are weighed is as in Hugging Face's
-`generate(num_beams=…, do_sample=False)`.  A beam that is continued in two ways has its row of the cache copied, which
-shares the memory, and one that is continued in one way keeps it: so nothing is ever computed twice.
+`generate(num_beams=…, do_sample=False)`.  A beam is a sequence of a scheduler, so searches share its passes.  One that
+is continued in two ways has its row of the cache copied, which shares the memory, and one that is continued in one way
+keeps it: so nothing is ever computed twice.
 
 Performance notes (30 November 2026, two cores of a busy AMD EPYC, medians):
 - 60 tokens of the demo model: 0.52 s with one beam, 0.64 with 4, 0.89 with 8.
@@ -12,7 +13,7 @@ Performance notes (30 November 2026, two cores of a busy AMD EPYC, medians):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,15 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.arguments import real_number, whole_number
-from gpt2fast.errors import InputError, NonFiniteError
-from gpt2fast.generation.generate import Prompt, continuations
+from gpt2fast.errors import InputError
+from gpt2fast.generation.generate import Prompt, generated_sequences
 from gpt2fast.generation.sampling import highest, log_probabilities, penalize_repetition
-from gpt2fast.generation.sequence import FinishReason
+from gpt2fast.generation.sequence import FinishReason, GeneratedSequence
 from gpt2fast.generation.settings import Settings
-from gpt2fast.model.nonfinite import located
 from gpt2fast.model.pairing import shared_vocabulary
+from gpt2fast.scheduler import LOGITS, Model, Need, Scheduler, Sequence
+from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["Beam", "beam_search"]
+__all__ = ["Beam", "beam_searches"]
 
 EarlyStopping = bool | Literal["never"]
 Floats = npt.NDArray[np.floating[Any]]
@@ -55,33 +57,24 @@ class Beam:
         return self.text
 
 
-@dataclass
-class _Running:
-    """A beginning of a text: its new ids, the sum of their log-probabilities, and the row of the cache with all but the
-    last of them."""
-
-    ids: list[int]
-    total: float
-    row: int
-
-
-def beam_search(
-    model: Any,
-    tokenizer: Any,
-    prompt: Prompt,
+def beam_searches(
+    model: Model,
+    tokenizer: Tokenizer,
+    prompts: List[Prompt],
     settings: Settings,
     *,
     num_beams: int = 4,
     num_return_sequences: int = 1,
     length_penalty: float = 1.0,
     early_stopping: EarlyStopping = False,
-) -> list[Beam]:
-    """The `num_return_sequences` best continuations of the ids `prompt` that a search with `num_beams` beams finds,
-    best first.
+) -> list[list[Beam]]:
+    """For each of `prompts`, lists of ids, the `num_return_sequences` best continuations that a search with `num_beams`
+    beams finds, best first.  What comes for a prompt does not depend on the others.
 
-    Of `settings`, what says how texts end counts, and the repetition penalty, `no_repeat_ngram_size`, `banned_ids` and
-    `banned_sequences`, which work on log-probabilities.  Raises InputError or InputTypeError, naming the argument,
-    before anything is computed, and InputError where the model's logits are not finite or every token is banned.
+    Of `settings`, what says how texts end counts, `batch_size`, the most beams of several prompts at the same time, and
+    the repetition penalty, `no_repeat_ngram_size`, `banned_ids` and `banned_sequences`, which work on
+    log-probabilities.  Raises InputError or InputTypeError, naming the argument, before anything is computed, and
+    InputError where the model's logits are not finite or every token is banned.
     """
     num_beams = whole_number("num_beams", num_beams, least=1)
     if whole_number("num_return_sequences", num_return_sequences, least=1) > num_beams:
@@ -91,68 +84,144 @@ def beam_search(
         raise InputError(f"early_stopping is {early_stopping!r}; expected True, False or 'never'")
     if settings.overflow == "slide":
         raise InputError("overflow is 'slide'; a beam search cannot forget the beginning of its texts")
-    (text,) = continuations(model, tokenizer, [prompt], settings)
-    ending = _Ending(tokenizer, settings, text.eos, text.limit)
-    n_vocab = shared_vocabulary(model, tokenizer)
+    texts = generated_sequences(model, tokenizer, prompts, settings)
+    if not texts:
+        return []
+    searches = [_Search(tokenizer, text, num_beams, length_penalty, early_stopping) for text in texts]
+    scheduler: Scheduler[_BeamSequence] = Scheduler(
+        model,
+        n_vocab=shared_vocabulary(model, tokenizer),
+        slots=num_beams * min(max(settings.batch_size // num_beams, 1), len(texts)),
+        capacity=min(model.config.n_ctx, max(text.start + text.limit - 1 for text in texts)),
+    )
+    for search in searches:
+        scheduler.add(*search.beams, together=True)
+    while scheduler.running or scheduler.waiting:
+        changed = set(scheduler.step())
+        for search in searches:
+            if not changed.isdisjoint(search.beams):
+                search.advance(scheduler)
+    return [search.finished[:num_return_sequences] for search in searches]
 
-    cache = model.new_cache(num_beams, min(model.config.n_ctx, text.start + text.limit - 1))
-    logits = model.extend(cache, [0], [np.array(text.ids, np.int32)])
-    running = [_Running([], 0.0, 0)]
-    finished: list[Beam] = []
-    while running:
-        length = len(running[0].ids) + 1
-        banned = [text.eos] if text.eos is not None and length <= settings.min_new_tokens else []
-        totals = []
-        for beam, after in zip(running, logits, strict=True):
-            ids = text.ids + beam.ids
-            try:
-                totals.append(_allowed(log_probabilities(after[:n_vocab]), ids, settings, banned) + beam.total)
-            except NonFiniteError as error:
-                raise located(error, model, ids) from None
-        grown: list[_Running] = []
+
+class _BeamSequence(Sequence):
+    """A beginning of a text, or for as long as it has no ids a place for one."""
+
+    def __init__(self, ids: list[int], settings: Settings) -> None:
+        super().__init__(ids)
+        self.banned: list[int] = []
+        self._settings = settings
+        #: The sum of the log-probabilities of its new ids.
+        self.total = 0.0
+        #: The totals that it would have with each token more, after penalties and bans.
+        self.totals: Floats = np.empty(0)
+
+    @property
+    def next_output(self) -> int:
+        return len(self.ids) - 1
+
+    @property
+    def complete(self) -> bool:
+        return False  # the search takes it out
+
+    def need(self, start: int, stop: int) -> Need:
+        return LOGITS
+
+    def take(self, values: Any) -> None:
+        logarithms: Floats = log_probabilities(values[-1])
+        if self._settings.repetition_penalty != 1:
+            logarithms = penalize_repetition(logarithms, self.ids, self._settings.repetition_penalty)
+        logarithms[self._settings.unwanted(self.ids, self.banned)] = -np.inf
+        self.totals = logarithms + self.total
+
+
+class _Search:
+    """The search for one prompt: its beams that run are the first ones of `beams`, best first."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        text: GeneratedSequence,
+        num_beams: int,
+        length_penalty: float,
+        early_stopping: EarlyStopping,
+    ) -> None:
+        self.beams = [_BeamSequence([], text.settings) for _ in range(num_beams)]
+        self.beams[0].ids = list(text.ids)
+        #: The texts that have ended, best first.
+        self.finished: list[Beam] = []
+        self._text = text
+        self._ending = _Ending(tokenizer, text)
+        self._length_penalty = length_penalty
+        self._early_stopping = early_stopping
+        self._running = 1
+        self._ban(1)
+
+    def advance(self, scheduler: Scheduler[_BeamSequence]) -> None:
+        """Continue all beams, of which each one has its totals now.  Raises their errors."""
+        text, num_beams = self._text, len(self.beams)
+        running = self.beams[: self._running]
+        for beam in running:
+            if beam.error is not None:
+                raise beam.error
+        length = len(running[0].ids) - text.start + 1
+        grown: list[tuple[int, list[int], float]] = []  # the parent's number, all ids, the total
         # Twice as many as there are beams: all of the best may end here, and others must be there to go on.
-        for place, (parent, token, total) in enumerate(_best(totals, 2 * num_beams)):
+        for place, (parent, token, total) in enumerate(_best([beam.totals for beam in running], 2 * num_beams)):
             ids = [*running[parent].ids, token]
-            reason = ending.reason(ids)
+            new = ids[text.start :]
+            reason = self._ending.reason(new)
             if reason is None:
-                grown.append(_Running(ids, total, running[parent].row))
+                grown.append((parent, ids, total))
             elif place < num_beams:
-                finished.append(
+                self.finished.append(
                     Beam(
-                        text=ending.shown(ids),
-                        ids=ids,
+                        text=self._ending.shown(new),
+                        ids=new,
                         finish_reason=reason,
                         prompt_ids=text.ids,
-                        score=total / length**length_penalty,
+                        score=total / length**self._length_penalty,
                         log_likelihood=total,
                     )
                 )
-        if not grown and not finished:
+        if not grown and not self.finished:
             raise InputError("no token is left to choose: each one is banned or has a logit of -infinity")
-        running = grown[:num_beams]
-        finished = sorted(finished, key=lambda beam: beam.score, reverse=True)[:num_beams]
-        if running and len(finished) == num_beams:
-            hopeful = text.limit if early_stopping == "never" and length_penalty > 0 else length
-            if early_stopping is True or running[0].total / hopeful**length_penalty <= finished[-1].score:
-                break
-        if running:
-            _take_rows(cache, running, num_beams)
-            logits = model.extend(
-                cache, [beam.row for beam in running], [np.array(beam.ids[-1:], np.int32) for beam in running]
-            )
-    return finished[:num_return_sequences]
+        grown = grown[:num_beams]
+        self.finished = sorted(self.finished, key=lambda beam: beam.score, reverse=True)[:num_beams]
+        if not grown or self._is_over(grown[0][2], length):
+            scheduler.remove(*self.beams)
+            return
+        scheduler.reorder(self.beams, [parent for parent, _, _ in grown], [ids for _, ids, _ in grown])
+        self._running = len(grown)
+        for beam, (_, _, total) in zip(self.beams, grown, strict=False):
+            beam.total = total
+        self._ban(length + 1)
+
+    def _ban(self, length: int) -> None:
+        """Let no text end before it may, the next token being number `length` of the new ones."""
+        text = self._text
+        banned = [text.eos] if text.eos is not None and length <= text.settings.min_new_tokens else []
+        for beam in self.beams:
+            beam.banned = banned
+
+    def _is_over(self, best: float, length: int) -> bool:
+        """Whether none that runs, of which `best` is the highest total, is awaited any more."""
+        if len(self.finished) < len(self.beams):
+            return False
+        hopeful = self._text.limit if self._early_stopping == "never" and self._length_penalty > 0 else length
+        return self._early_stopping is True or best / hopeful**self._length_penalty <= self.finished[-1].score
 
 
 class _Ending:
     """Whether and why a text ends, and what is shown of it then."""
 
-    def __init__(self, tokenizer: Any, settings: Settings, eos: int | None, limit: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, text: GeneratedSequence) -> None:
         self._tokenizer = tokenizer
-        self._stop = settings.stop or ()
-        self._eos = eos
-        self._limit = limit
+        self._stop = text.settings.stop or ()
+        self._eos = text.eos
+        self._limit = text.limit
 
-    def reason(self, ids: Sequence[int]) -> FinishReason | None:
+    def reason(self, ids: List[int]) -> FinishReason | None:
         if ids[-1] == self._eos:
             return "eos"
         if self._stop:
@@ -161,33 +230,14 @@ class _Ending:
                 return "stop"
         return "length" if len(ids) == self._limit else None
 
-    def shown(self, ids: Sequence[int]) -> str:
+    def shown(self, ids: List[int]) -> str:
         text: str = self._tokenizer.decode(ids[:-1] if ids[-1] == self._eos else ids)
         places = [text.find(string) for string in self._stop]
         return text[: min((place for place in places if place >= 0), default=len(text))]
 
 
-def _allowed(logarithms: Floats, ids: Sequence[int], settings: Settings, banned: Sequence[int]) -> Floats:
-    """The log-probabilities of the next token after penalties and bans; they need no longer sum to one."""
-    if settings.repetition_penalty != 1:
-        logarithms = penalize_repetition(logarithms, ids, settings.repetition_penalty)
-    logarithms[settings.unwanted(ids, banned)] = -np.inf
-    return logarithms
-
-
-def _best(totals: Sequence[Floats], count: int) -> list[tuple[int, int, float]]:
+def _best(totals: List[Floats], count: int) -> list[tuple[int, int, float]]:
     """The `count` highest totals: which beam's, of which token, and the total; best first, none that is impossible."""
     values = np.concatenate(totals)
     places = [int(place) for place in highest(values, count) if values[place] > -np.inf]
     return [(*divmod(place, len(totals[0])), float(values[place])) for place in places]
-
-
-def _take_rows(cache: Any, running: Sequence[_Running], count: int) -> None:
-    """Give each beam a row of its own, of the `count` rows that there are, where as yet it has its parent's."""
-    free = sorted(set(range(count)) - {beam.row for beam in running})
-    taken = set()
-    for beam in running:
-        if beam.row in taken:
-            cache.copy_row(beam.row, free[0])
-            beam.row = free.pop(0)
-        taken.add(beam.row)

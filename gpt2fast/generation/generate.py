@@ -10,26 +10,28 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.arguments import whole_number
+from gpt2fast.checkpoint.config import Config
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.generation.batch import Batch, Drafter
-from gpt2fast.generation.sequence import Continuation, FinishReason, Generation, Step
+from gpt2fast.generation.sequence import FinishReason, GeneratedSequence, Generation, Step
 from gpt2fast.generation.settings import Settings
-from gpt2fast.model.pairing import end_of_text, shared_vocabulary
+from gpt2fast.model.pairing import Configured, end_of_text, shared_vocabulary
+from gpt2fast.scheduler import Drafter, Model, Scheduler
+from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["FinishReason", "Generation", "Settings", "Step", "continuations", "generate", "steps"]
+__all__ = ["FinishReason", "Generation", "Settings", "Step", "generate", "generated_sequences", "steps"]
 
 Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 def generate(
-    model: Any,
-    tokenizer: Any,
+    model: Model,
+    tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
     settings: Settings,
     *,
     n: int = 1,
     on_token: Callable[[Step], object] | None = None,
-    drafter: Drafter | None = None,
+    drafter: Drafter[GeneratedSequence] | None = None,
 ) -> list[list[Generation]]:
     """The `n` texts that continue each of `prompts`, lists of token ids; an empty one starts from end-of-text.
 
@@ -37,8 +39,8 @@ def generate(
     InputError, before anything is computed, where a prompt has ids outside the vocabulary or does not fit the context,
     and where the model's logits are not finite.
     """
-    texts = continuations(model, tokenizer, prompts, settings, n=n)
-    for step in _run(model, texts, settings, drafter):
+    texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
+    for step in _run(model, shared_vocabulary(model, tokenizer), texts, settings, drafter):
         if on_token is not None:
             on_token(step)
     found = iter(texts)
@@ -46,25 +48,26 @@ def generate(
 
 
 def steps(
-    model: Any,
-    tokenizer: Any,
+    model: Model,
+    tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
     settings: Settings,
     *,
     n: int = 1,
-    drafter: Drafter | None = None,
+    drafter: Drafter[GeneratedSequence] | None = None,
 ) -> Iterator[Step]:
     """The tokens of the same texts as `generate`'s, one `Step` after the other, as they are made.
 
     Arguments are checked at the call; errors as in `generate`.
     """
-    return _run(model, continuations(model, tokenizer, prompts, settings, n=n), settings, drafter)
+    texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
+    return _run(model, shared_vocabulary(model, tokenizer), texts, settings, drafter)
 
 
-def continuations(
-    model: Any, tokenizer: Any, prompts: Sequence[Prompt], settings: Settings, *, n: int = 1
-) -> list[Continuation]:
-    """The texts to be, `n` for each of `prompts`, checked and ready for a `Batch`.  Raises as `generate` does."""
+def generated_sequences(
+    model: Configured, tokenizer: Tokenizer, prompts: Sequence[Prompt], settings: Settings, *, n: int = 1
+) -> list[GeneratedSequence]:
+    """The texts to be, `n` for each of `prompts`, checked and ready for a `Scheduler`.  Raises as `generate` does."""
     n = whole_number("n", n, least=1)
     n_vocab, eos = shared_vocabulary(model, tokenizer), end_of_text(model, tokenizer)
     settings.check_ids(n_vocab)
@@ -74,13 +77,14 @@ def continuations(
         for i, prompt in enumerate(prompts)
     ]
     return [
-        Continuation(
+        GeneratedSequence(
             tokenizer,
             ids,
             settings,
             seed=seeds[i],
             limit=_new_tokens(settings, model.config.n_ctx - len(ids) + 1),
             n_vocab=n_vocab,
+            n_ctx=model.config.n_ctx,
             eos=eos,
             prompt=i,
             sample=sample,
@@ -90,21 +94,24 @@ def continuations(
     ]
 
 
-def _run(model: Any, texts: Sequence[Continuation], settings: Settings, drafter: Drafter | None) -> Iterator[Step]:
+def _run(
+    model: Model,
+    n_vocab: int,
+    texts: Sequence[GeneratedSequence],
+    settings: Settings,
+    drafter: Drafter[GeneratedSequence] | None,
+) -> Iterator[Step]:
     """Generate all texts, token by token."""
     if not texts:
         return
     # The last token of a text is never fed: nothing is computed from it.
     capacity = min(model.config.n_ctx, max(text.start + text.limit - 1 for text in texts))
-    batch = Batch(model, min(settings.batch_size, len(texts)), capacity, drafter)
-    for text in texts:
-        batch.add(text)
-    while batch.running or batch.waiting:
-        for text, step in batch.step():
-            if step is None:
-                text.generation()  # raises its error
-            else:
-                yield step
+    slots = min(settings.batch_size, len(texts))
+    scheduler = Scheduler(model, n_vocab=n_vocab, slots=slots, capacity=capacity, drafter=drafter)
+    told = dict.fromkeys(texts, 0)
+    for text in scheduler.run(*texts):
+        yield from text.steps[told[text] :]
+        told[text] = len(text.steps)
 
 
 def _seeds(settings: Settings, count: int) -> Sequence[int]:
@@ -118,7 +125,7 @@ def _seeds(settings: Settings, count: int) -> Sequence[int]:
     return seed
 
 
-def _checked(prompt: Prompt, name: str, config: Any, settings: Settings, eos: int | None) -> list[int]:
+def _checked(prompt: Prompt, name: str, config: Config, settings: Settings, eos: int | None) -> list[int]:
     if isinstance(prompt, (str, bytes)) or not isinstance(prompt, (Sequence, np.ndarray)):
         raise InputTypeError(f"{name} is of type {type(prompt).__name__}; expected a list of token ids")
     ids = [whole_number(f"an id of {name}", i) for i in prompt]

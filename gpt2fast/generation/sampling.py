@@ -3,16 +3,6 @@
 The filters come in the order that Hugging Face's `generate` has them: bias, repetition penalty (after which come
 OpenAI's two), repeated n-grams, banned ids, temperature, top-k, top-p, min-p.  Each looks at what the ones before it
 left.
-
-Performance notes (30 November 2026, NumPy on one core of a busy AMD EPYC, 50,257 logits, median of 40):
-- temperature 0 takes 9 us, top-k 40 takes 53 us, top-k 40 with top-p 0.9 takes 65 us, the whole vocabulary 0.23 ms.
-- A race of the whole vocabulary took 1.4 ms, most of it for the exponentials and weights of tokens that cannot win.
-- Inverse transform sampling took 0.4 ms there, but a draft's choice then often was another than the network's: of an
-  int8 draft's proposals at temperature 0.8 64 % were right, 86 % by the race.
-- The k highest by np.argpartition take 540 us, by np.partition and a comparison 360 us.  What is here looks at the
-  maxima of columns of 64 values first: a tenth of that.
-- Top-p over the whole vocabulary sorts 256 tokens, then 4,096 where these do not reach p, and so on: 1.1 ms for normal
-  logits of deviation 3, which are flatter than text's.  A full sort takes 11 ms.
 """
 
 from __future__ import annotations
@@ -25,19 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.arguments import real_number, whole_number
-from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
+from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.model.draw import Draw, choose, highest, kept, sample_key
+from gpt2fast.model.nonfinite import not_finite
 
 __all__ = [
     "Sampling",
-    "coming_keys",
     "highest",
     "log_probabilities",
     "penalize_repetition",
-    "random_generator",
     "repeated_ngrams",
+    "sample_key",
 ]
-
-_COLUMN = 64  # `highest` looks at the maxima of so many values each
 
 Floats = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.integer[Any]]
@@ -120,33 +109,30 @@ class Sampling:
         self,
         logits: npt.ArrayLike,
         seen: Sequence[int] = (),
-        generator: np.random.Generator | None = None,
         *,
+        key: int | None = None,
         banned: Sequence[int] = (),
         prompt: int = 0,
     ) -> int:
         """The id of the chosen token; `logits` (n_vocab,) stay as they are.
 
         `seen` are the ids of prompt and text so far, the first `prompt` of them the prompt's, `banned` ids to ban
-        besides `banned_ids`.  A generator is needed where the temperature is not 0.  Raises InputError where a logit is
-        NaN or positive infinity, which means that the weights are damaged or overflow, and where no token is left to
-        choose.
+        besides `banned_ids`.  `key`, 64 random bits as `sample_key` makes them, is needed where the temperature is not
+        0; the same key makes the same choice.  Raises InputError where a logit is NaN or positive infinity, which means
+        that the weights are damaged or overflow, and where no token is left to choose.
+
+        >>> sampling, seen = Sampling(temperature=1.0), [7, 8]
+        >>> sampling.choose([1.0, 2.0, 1.5], seen, key=sample_key(seed=5, position=len(seen)))
+        1
         """
         values = self._processed(_checked(logits), seen, banned, prompt)
-        if self.temperature == 0:
-            return int(values.argmax())
-        if generator is None:
-            raise InputError(f"temperature is {self.temperature:g}; a generator of random numbers is needed")
-        # An exponential race: the token with the least of exponential numbers over weights is each one with just its
-        # probability.  Each id has its own number, and one draw a token starts them all, whatever the filters left: so
-        # logits that are nearly the same, of a draft or another machine, nearly always choose the same token.
-        key = generator.integers(2**64, dtype=np.uint64)
-        if self.top_k or self.top_p < 1 or self.min_p > 0:
-            ids, weights = self._kept(values)
-        else:
-            ids = self._contenders(key, values)
-            weights = self._weights(values, ids)
-        return int(ids[_times(key, ids, weights).argmin()])
+        if self.temperature and key is None:
+            raise InputError(f"temperature is {self.temperature:g}; a key is needed, such as sample_key(seed) makes")
+        return choose(values, self.draw(len(values), key or 0))
+
+    def draw(self, n_vocab: int, key: int) -> Draw:
+        """The draw of `choose` from `n_vocab` logits, which leaves out what changes logits first."""
+        return Draw(n_vocab, key, self.temperature, min(self.top_k, n_vocab), self.top_p, self.min_p)
 
     def probabilities(
         self, logits: npt.ArrayLike, seen: Sequence[int] = (), *, banned: Sequence[int] = (), prompt: int = 0
@@ -161,7 +147,7 @@ class Sampling:
         if self.temperature == 0:
             out[values.argmax()] = 1
         else:
-            ids, weights = self._kept(values)
+            ids, weights = kept(values, self.draw(len(values), 0))
             out[ids] = weights / weights.sum()
         return out
 
@@ -209,89 +195,6 @@ class Sampling:
         ]
         return [*repeated, *ended, *self.banned_ids, *banned]
 
-    def _kept(self, values: Floats) -> tuple[Ids, npt.NDArray[np.float64]]:
-        """The ids that top-k, top-p and min-p keep, and their probabilities up to a common factor."""
-        ids = highest(values, self.top_k) if self.top_k else np.arange(len(values))
-        weights = self._weights(values, ids)
-        if self.top_p < 1:
-            fewest = _fewest(weights, self.top_p)
-            ids, weights = ids[fewest], weights[fewest]
-        if self.min_p > 0:
-            likely = weights >= self.min_p * weights.max()
-            ids, weights = ids[likely], weights[likely]
-        return ids, weights
-
-    def _weights(self, values: Floats, ids: Ids) -> npt.NDArray[np.float64]:
-        """The probabilities of `ids` up to a factor."""
-        # Differences from the top, in float64: the largest weight is 1, whatever the temperature.
-        differences = values[ids].astype(np.float64) - float(values.max())
-        with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, weight 0: as meant
-            result: npt.NDArray[np.float64] = np.exp(differences / self.temperature)
-        return result
-
-    def _contenders(self, key: np.uint64, values: Floats) -> Ids:
-        """The ids among which the winner of the race of all is."""
-        best = highest(values, 256)
-        weights = self._weights(values, best)
-        # No other's weight is above the last of these, so it takes an exponential number under `bound` to win.
-        bound = _times(key, best, weights).min() * weights[-1]
-        least = max(int(np.exp(-bound) * 2.0**53) - 8, 0)  # 8: for what rounding does
-        others = np.flatnonzero(_bits(key, np.arange(len(values))) >= np.uint64(least << 11))
-        return np.concatenate([best, others])
-
-
-def highest(values: Floats, k: int) -> Ids:
-    """The places of the `k` highest values, best first, of equal ones the first.
-
-    >>> highest(np.array([1.0, 3.0, 2.0, 3.0]), 3)
-    array([1, 3, 2])
-    """
-    n = len(values)
-    columns = n // _COLUMN
-    if k < columns:
-        # The k highest of the columns' maxima are k values, so none under the least of these can be among the k best.
-        maxima = values[: columns * _COLUMN].reshape(_COLUMN, columns).max(axis=0)
-        places = np.flatnonzero(values >= np.partition(maxima, columns - k)[columns - k])
-    elif k < n:
-        places = np.flatnonzero(values >= np.partition(values, n - k)[n - k])
-    else:
-        places = np.arange(n)
-    return places[np.argsort(-values[places], kind="stable")][:k]
-
-
-def _times(key: np.uint64, ids: Ids, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """When each id arrives in the race: an exponentially distributed number, positive, over its weight."""
-    numbers = -np.log(((_bits(key, ids) >> np.uint64(11)) + 0.5) * 2.0**-53)
-    with np.errstate(divide="ignore", over="ignore"):  # a weight of next to nothing never wins
-        result: npt.NDArray[np.float64] = numbers / weights
-    return result
-
-
-def _bits(key: np.uint64, ids: Ids) -> npt.NDArray[np.uint64]:
-    """64 random bits for each id: SplitMix64 (Steele et al. 2014) of key and id."""
-    bits = ids.astype(np.uint64)
-    bits += np.uint64(1)
-    bits *= np.uint64(0x9E3779B97F4A7C15)
-    bits += key
-    shifted = np.empty_like(bits)  # new memory costs more than what is computed in it
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits ^= np.right_shift(bits, np.uint64(shift), out=shifted)
-        bits *= np.uint64(factor)
-    bits ^= np.right_shift(bits, np.uint64(31), out=shifted)
-    return bits
-
-
-def _fewest(weights: npt.NDArray[np.float64], share: float) -> Ids:
-    """The places of the fewest weights that together reach `share` of their sum, best first, at least one."""
-    target = share * weights.sum()
-    size = 256  # most often enough, and far from sorting a vocabulary
-    while True:
-        best = highest(weights, size)
-        cumulative = np.cumsum(weights[best])
-        if cumulative[-1] >= target or size >= len(weights):
-            return best[: np.searchsorted(cumulative, target) + 1]
-        size *= 16
-
 
 def penalize_repetition(logits: Floats, seen: Sequence[int] | Ids, penalty: float) -> Floats:
     """A float64 copy of the logits with those of `seen` ids divided by `penalty` where positive, multiplied where not.
@@ -333,27 +236,6 @@ def log_probabilities(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return result
 
 
-def random_generator(seed: int, sample: int = 0) -> np.random.Generator:
-    """The stream of draws for one text: it depends on the seed and on which of a prompt's samples the text is, so
-    neither the batch around it nor its order of work can change it."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(sample,))))
-
-
-def coming_keys(generator: np.random.Generator, count: int, *, keep: bool = True) -> list[int]:
-    """The random bits that start the next `count` choices; with `keep` the generator still has them to come.
-
-    >>> generator = random_generator(1)
-    >>> coming_keys(generator, 2) == [coming_keys(generator, 1, keep=False)[0] for _ in range(2)]
-    True
-    """
-    source = generator.bit_generator
-    state = source.state
-    keys: list[int] = source.random_raw(count).tolist()  # what `integers` gives for all 64 bits, in a tenth of the time
-    if keep:
-        source.state = state
-    return keys
-
-
 def _sequences(values: Any) -> tuple[tuple[int, ...], ...]:
     name = "banned_sequences"
     if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, np.ndarray)):
@@ -379,13 +261,6 @@ def _checked(logits: npt.ArrayLike) -> Floats:
     if values.ndim != 1 or not values.size:
         raise InputError(f"logits have shape {values.shape}; expected one dimension with at least one logit")
     # One pass decides: the maximum of anything with a NaN is NaN.
-    top = values.max()
-    if np.isnan(top) or top == np.inf:
-        nans, infinities = int(np.isnan(values).sum()), int((values == np.inf).sum())
-        raise NonFiniteError(
-            f"the logits are not finite: {nans} of {values.size} are NaN, {infinities} are infinity; the weights are "
-            "damaged or too large for float32"
-        )
-    if top == -np.inf:
-        raise NonFiniteError(f"the logits are not finite: all {values.size} are -infinity")
+    if not np.isfinite(values.max()):
+        raise not_finite(values)
     return values

@@ -1,22 +1,25 @@
-"""One text that grows: its ids so far, its random numbers, the characters that are certain, and why it ended."""
+"""A text that is generated: its ids so far, its draws, the characters that are certain, and why it ended."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.errors import Error, InputError
-from gpt2fast.generation.sampling import coming_keys, highest, log_probabilities, random_generator
+from gpt2fast.errors import InputError, NonFiniteError
+from gpt2fast.generation.sampling import highest, log_probabilities, sample_key
 from gpt2fast.generation.settings import Settings
 from gpt2fast.generation.stop_strings import StopStrings, check_stop
-from gpt2fast.model.draw import Draw
+from gpt2fast.scheduler import LOGITS, Choices, Need, Sequence
+from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["Continuation", "FinishReason", "Generation", "Step"]
+__all__ = ["FinishReason", "GeneratedSequence", "Generation", "Step"]
+
+# Proposals for a text at most: with its last token they fill the twelve rows that cost hardly more than one.
+_PROPOSALS = 11
 
 FinishReason = Literal["stop", "eos", "length"]
 Floats = npt.NDArray[np.floating[Any]]
@@ -66,53 +69,61 @@ class Step:
     finish_reason: FinishReason | None
 
 
-class Continuation:
-    """A text under way: `advance` takes the network's logits and adds a token, until there is a `finish_reason`.
+class GeneratedSequence(Sequence):
+    """A text under way: from the outputs after its last id it gets one id after another, until there is a
+    `finish_reason`.
 
     `ids` is the prompt, at least one id; `limit` the most new tokens that there may be; ids from `n_vocab` on are never
-    chosen; `eos` ends the text.  The draws depend on the seed and on `sample`, and on nothing else.
+    chosen; `eos` ends the text.  A choice is a function of the logits, the ids before it, the seed and `sample`.  Of a
+    prompt longer than the model's context of `n_ctx` tokens the end is taken.
     """
 
     def __init__(
         self,
-        tokenizer: Any,
-        ids: Sequence[int],
+        tokenizer: Tokenizer,
+        ids: List[int],
         settings: Settings,
         *,
         seed: int,
         limit: int,
         n_vocab: int,
+        n_ctx: int,
         eos: int | None,
         prompt: int = 0,
         sample: int = 0,
     ) -> None:
+        super().__init__(list(ids))
+        self.dropped = max(len(ids) - n_ctx, 0)
         self.prompt = prompt
         self.sample = sample
         self.settings = settings
         self.seed = seed
-        #: The prompt and all new tokens.
-        self.ids = list(ids)
         #: The length of the prompt.
         self.start = len(ids)
         self.limit = limit
         self.eos = eos
         self.finish_reason: FinishReason | None = None
-        #: Why no further token could be chosen, where that was so.
-        self.error: Error | None = None
+        #: The new tokens.
+        self.steps: list[Step] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[list[tuple[int, float]]] = []
+        #: How many tokens speculative decoding proposed, and how many of these were right.
         self.drafted = 0
         self.accepted = 0
         self._n_vocab = n_vocab
-        self._generator = random_generator(seed, sample)
+        self._draft_length = 4
         self._decoder = tokenizer.decode_stream()
         self._stop = StopStrings(check_stop(settings.stop))
-        self._pieces: list[str] = []
 
     @property
-    def finished(self) -> bool:
-        """Whether the text takes no more tokens."""
-        return self.finish_reason is not None or self.error is not None
+    def complete(self) -> bool:
+        """Whether the text has ended."""
+        return self.finish_reason is not None
+
+    @property
+    def next_output(self) -> int:
+        """The place of the last id: the next one is chosen from what comes after it."""
+        return len(self.ids) - 1
 
     @property
     def room(self) -> int:
@@ -120,23 +131,70 @@ class Continuation:
         return self.start + self.limit - len(self.ids)
 
     @property
+    def draft_length(self) -> int:
+        """One more than was proposed after proposals that were right throughout, else one more than were right."""
+        return min(self._draft_length, self.room - 1)
+
+    @property
     def text(self) -> str:
         """The new text that is certain by now."""
-        return "".join(self._pieces)
+        return "".join(step.text for step in self.steps)
 
-    def advance(self, after: Floats | int) -> Step | None:
-        """The next token, chosen from the logits after the last one, or by the first of `draws`; None where none can
-        be, and `error` says why."""
-        try:
-            token = self._choose(after, self.ids, self._generator)
-        except InputError as error:
-            self.error = error
-            return None
-        if self.settings.logprobs is not None and not isinstance(after, int):
-            logarithms = log_probabilities(after[: self._n_vocab])
+    def need(self, start: int, stop: int) -> Need:
+        """Draws where a choice takes nothing but the logits after the last id; else, as for penalties, bans and
+        log-probabilities, the logits."""
+        settings = self.settings
+        if not settings.plain or settings.logprobs is not None or self._banned(start + 1):
+            return LOGITS
+        return Choices([settings.draw(self._n_vocab, self._key(place + 1)) for place in range(start, stop)])
+
+    def take(self, values: Any) -> None:
+        """Go on by an id, and by one for each proposal that was right; `values` are ids, or rows of logits."""
+        drafts, right = self.drafts, 0
+        for value, draft in zip(values, [*drafts, None], strict=True):
+            if isinstance(value, int):
+                if value < 0:
+                    raise NonFiniteError("the logits are not finite")
+                token = value
+            else:
+                token = self.choose(value, self.ids)
+                self._report(value, token)
+            self._append(token)
+            if token != draft:
+                break
+            right += 1
+            if self.finish_reason:
+                break
+        if drafts:
+            self.drafted += len(drafts)
+            self.accepted += right
+            most = self._draft_length if right == len(drafts) else right
+            self._draft_length = min(most + 1, _PROPOSALS)
+
+    def slide(self, n_ctx: int) -> None:
+        """Keep the newer half of the context."""
+        self.dropped = len(self.ids) - max(n_ctx // 2, 1)
+
+    def choose(self, logits: Floats, ids: List[int]) -> int:
+        """The id that the text would have after `ids`, from these logits.  Raises as `Sampling.choose` does."""
+        key, banned = self._key(len(ids)), self._banned(len(ids))
+        return self.settings.choose(logits[: self._n_vocab], ids, key=key, banned=banned, prompt=self.start)
+
+    def _key(self, position: int) -> int:
+        return sample_key(self.seed, self.sample, position) if self.settings.temperature else 0
+
+    def _banned(self, length: int) -> list[int]:
+        """The ids that may not follow `length` ids: end-of-text, where it is too early."""
+        return [self.eos] if self.eos is not None and length - self.start < self.settings.min_new_tokens else []
+
+    def _report(self, logits: Floats, token: int) -> None:
+        if self.settings.logprobs is not None:
+            logarithms = log_probabilities(logits)
             self.logprobs.append(float(logarithms[token]))
             best = highest(logarithms, self.settings.logprobs) if self.settings.logprobs else ()
             self.top_logprobs.append([(int(i), float(logarithms[i])) for i in best])
+
+    def _append(self, token: int) -> None:
         self.ids.append(token)
         if token == self.eos:
             text, self.finish_reason = "", "eos"
@@ -148,37 +206,7 @@ class Continuation:
             text += self._stop.feed(self._decoder.flush()) + self._stop.flush()
         if self._stop.found:
             self.finish_reason = "stop"
-        self._pieces.append(text)
-        return Step(self.prompt, self.sample, token, text, self.finish_reason)
-
-    def foresight(self) -> Foresight:
-        """What would be chosen from other logits: the text's own settings and draws, without touching either."""
-        return Foresight(self)
-
-    def draws(self, count: int) -> list[Draw | None]:
-        """The draws of the next `count` choices, for a device; None for one that takes more: the text so far, as
-        penalties and bans do, or all logits, as log-probabilities do."""
-        return self._draws(len(self.ids), self._generator, count)
-
-    def _draws(self, length: int, generator: np.random.Generator, count: int) -> list[Draw | None]:
-        settings = self.settings
-        if not settings.plain or settings.logprobs is not None:
-            return [None] * count
-        keys = coming_keys(generator, count) if settings.temperature else [0] * count
-        options = settings.temperature, min(settings.top_k, self._n_vocab), settings.top_p, settings.min_p
-        return [None if self._banned(length + i) else Draw(self._n_vocab, key, *options) for i, key in enumerate(keys)]
-
-    def _banned(self, length: int) -> list[int]:
-        """The ids that may not follow `length` ids: end-of-text, where it is too early."""
-        return [self.eos] if self.eos is not None and length - self.start < self.settings.min_new_tokens else []
-
-    def _choose(self, after: Floats | int, ids: Sequence[int], generator: np.random.Generator) -> int:
-        if isinstance(after, int):
-            if self.settings.temperature:
-                coming_keys(generator, 1, keep=False)
-            return after
-        banned = self._banned(len(ids))
-        return self.settings.choose(after[: self._n_vocab], ids, generator, banned=banned, prompt=self.start)
+        self.steps.append(Step(self.prompt, self.sample, token, text, self.finish_reason))
 
     def generation(self) -> Generation:
         """The finished text.  Raises its error where there is one."""
@@ -198,30 +226,3 @@ class Continuation:
             drafted=self.drafted,
             accepted=self.accepted,
         )
-
-
-class Foresight:
-    """Choices that a text would make from other logits, one after the other.
-
-    They use copies of the very draws that the text will use, so a draft whose probabilities are near the network's
-    proposes, sampled or greedy, what the network will most likely choose.
-    """
-
-    def __init__(self, text: Continuation) -> None:
-        self._text = text
-        self._generator = copy.deepcopy(text._generator) if text.settings.temperature else text._generator
-        #: The text's ids and the choices.
-        self.ids = list(text.ids)
-
-    def draw(self) -> Draw | None:
-        """What `Continuation.draws` gives for the next choice."""
-        return self._text._draws(len(self.ids), self._generator, 1)[0]
-
-    def choose(self, after: Floats | int) -> int | None:
-        """The next choice, which joins `ids`; None where there is none, or where it would end the text."""
-        try:
-            token = self._text._choose(after, self.ids, self._generator)
-        except InputError:
-            return None
-        self.ids.append(token)
-        return None if token == self._text.eos else token

@@ -29,8 +29,9 @@ class Settings(Sampling):
     min_new_tokens: int = 0
     #: A text ends before the first of these strings, wherever tokens begin and end.
     stop: str | Sequence[str] | None = None
-    #: The same seed gives the same text, whatever the batch around it.  None draws one; `Generation.seed` tells it.
-    #: A sequence has one for each prompt.
+    #: A whole number from 0, however large.  The same seed gives the same text, whatever the batch around it, and also
+    #: where a text that was begun is the prompt.  None draws one; `Generation.seed` tells it.  A sequence has one for
+    #: each prompt.
     seed: int | Sequence[int] | None = None
     #: Report the log-probability of every new token and of the `logprobs` likeliest ones; None reports nothing.
     logprobs: int | None = None

@@ -3,22 +3,20 @@ in one pass, and those that it would have chosen itself are taken.
 
 Decoding reads every weight once a pass, whether the pass looks at one token or at eight.  The text is the same as
 without: a token counts only where it is what the text's own settings and draws choose from the network's own logits.
-The draft chooses with the same settings and copies of the same draws, so the nearer its probabilities are, the more
+The draft chooses with the same settings and the same draws, so the nearer its probabilities are, the more
 often it is right, sampled or greedy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as List
 from typing import Any
-from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from gpt2fast.errors import InputError
-from gpt2fast.generation.sequence import Continuation, Foresight
+from gpt2fast.generation.sequence import GeneratedSequence
+from gpt2fast.scheduler import Drafter, Model, Need, Scheduler, Sequence
 
-__all__ = ["ModelDrafter", "PromptLookup", "RunIndex"]
+__all__ = ["Drafter", "ModelDrafter", "PromptLookup", "RunIndex"]
 
 # Ids of a run that is looked up (30 November 2026, the demo model's texts).  Pairs are found oftener but foretell
 # little: of what they propose for sampled texts 22 % are right, which in int8 costs more than it brings.  Looking for
@@ -33,17 +31,16 @@ class PromptLookup:
     """
 
     def __init__(self) -> None:
-        self._indices: WeakKeyDictionary[Continuation, RunIndex] = WeakKeyDictionary()
+        self._indices: dict[GeneratedSequence, RunIndex] = {}
 
-    def propose(self, texts: Sequence[tuple[int, int, Continuation]], most: Sequence[int]) -> list[list[int]]:
+    def propose(self, sequences: List[GeneratedSequence], most: List[int]) -> list[list[int]]:
         """At most `most` ids for each text; none where nothing like its end came before."""
-        proposals = []
-        for (_, _, text), count in zip(texts, most, strict=True):
-            index = self._indices.get(text)
-            if index is None:
-                index = self._indices[text] = RunIndex()
-            proposals.append(index.following(text.ids, count))
-        return proposals
+        indices = [self._indices.setdefault(text, RunIndex()) for text in sequences]
+        return [index.following(text.ids, count) for index, text, count in zip(indices, sequences, most, strict=True)]
+
+    def forget(self, sequence: GeneratedSequence) -> None:
+        """The text has left."""
+        self._indices.pop(sequence, None)
 
 
 class RunIndex:
@@ -53,7 +50,7 @@ class RunIndex:
         self._after: dict[tuple[int, ...], int] = {}
         self._read = _RUN
 
-    def following(self, ids: Sequence[int], count: int) -> list[int]:
+    def following(self, ids: List[int], count: int) -> list[int]:
         """The `count` ids that followed the last time that the last three of `ids` came before; none where they did
         not.  A text that repeats itself goes on to do so.  `ids` are those of the call before, and more.
 
@@ -71,48 +68,96 @@ class RunIndex:
 
 
 class ModelDrafter:
-    """Proposes what a quicker network chooses: the same weights in fewer bits, or a smaller model of the same ids.
+    """Proposes what a quicker network chooses for up to `size` texts: the same weights in fewer bits, or a smaller
+    model of the same ids.  Its drafts are sequences of a scheduler of their own, and stay there as long as their texts.
 
     Raises InputError where the two models' vocabularies have different sizes.
     """
 
-    def __init__(self, model: Any, draft: Any, size: int) -> None:
+    def __init__(self, model: Model, draft: Model, size: int) -> None:
         if draft.config.vocab_size != model.config.vocab_size:
             raise InputError(
                 f"the draft model has a vocabulary of {draft.config.vocab_size} tokens, the model one of "
                 f"{model.config.vocab_size}; they must have the same tokens"
             )
-        self._draft = draft
-        self._n_ctx: int = draft.config.n_ctx
-        self._cache = draft.new_cache(size)
-        # What each row of the draft's cache holds: a text, from which of its ids on.
-        self._tenants: list[tuple[Continuation, int] | None] = [None] * size
+        self._n_ctx = draft.config.n_ctx
+        self._n_vocab = draft.config.vocab_size
+        self._scheduler: Scheduler[_Draft] = Scheduler(draft, n_vocab=self._n_vocab, slots=size)
+        self._drafts: dict[GeneratedSequence, _Draft] = {}
 
-    def propose(self, texts: Sequence[tuple[int, int, Continuation]], most: Sequence[int]) -> list[list[int]]:
+    def propose(self, sequences: List[GeneratedSequence], most: List[int]) -> list[list[int]]:
         """At most `most` ids for each text, drafted for all texts together."""
-        pending: dict[int, list[int]] = {}  # row → ids to feed next
-        ends: dict[int, int] = {}
-        futures: dict[int, Foresight] = {}
-        lengths = self._cache.lengths
-        for (row, dropped, text), count in zip(texts, most, strict=True):
-            kept = min(int(lengths[row]), len(text.ids) - 1 - dropped)
-            if self._tenants[row] != (text, dropped):
-                self._tenants[row], kept = (text, dropped), 0
+        drafts = []
+        for text, count in zip(sequences, most, strict=True):
+            draft = self._drafts.get(text)
+            if draft is None:
+                draft = self._drafts[text] = _Draft(text)
+                self._scheduler.add(draft)
+            count = min(count, self._n_ctx - (len(text.ids) - text.dropped) + 1)
             # What the network did not choose leaves the draft's cache, too.
-            self._cache.truncate(row, kept)
-            count = min(count, self._n_ctx - (len(text.ids) - dropped) + 1)
-            if count > 0:
-                pending[row] = text.ids[dropped + kept :]
-                ends[row] = len(text.ids) + count
-                futures[row] = text.foresight()
-        while pending:
-            rows = sorted(pending)
-            ids = [np.array(pending[row], np.int32) for row in rows]
-            draws = (futures[row].draw() for row in rows)
-            for row, after in zip(rows, self._draft.choose(self._cache, rows, ids, None, draws), strict=True):
-                token = futures[row].choose(after)
-                if token is None or len(futures[row].ids) >= ends[row]:
-                    del pending[row]
-                else:
-                    pending[row] = [token]
-        return [futures[row].ids[len(text.ids) :] if row in futures else [] for row, _, text in texts]
+            self._scheduler.truncate(draft, draft.follow(count))
+            drafts.append(draft)
+        while any(draft.open for draft in drafts):
+            self._scheduler.step()
+        return [draft.drafted for draft in drafts]
+
+    def forget(self, sequence: GeneratedSequence) -> None:
+        """The text has left."""
+        draft = self._drafts.pop(sequence, None)
+        if draft is not None:
+            self._scheduler.remove(draft)
+
+
+class _Draft(Sequence):
+    """What a draft model would make of a text: the text's own choices from other logits."""
+
+    def __init__(self, text: GeneratedSequence) -> None:
+        super().__init__([])
+        self._text = text
+        #: The ids drafted since the text was followed.
+        self.drafted: list[int] = []
+        self._wanted = 0
+        self._agreed = 0  # so many of the first ids are the text's
+
+    @property
+    def open(self) -> bool:
+        """Whether it is to be drafted further."""
+        return len(self.drafted) < self._wanted
+
+    @property
+    def next_output(self) -> int:
+        return len(self.ids) - 1 if self.open else len(self.ids)
+
+    @property
+    def complete(self) -> bool:
+        return False  # it stays as long as the text
+
+    def follow(self, count: int) -> int:
+        """Be as the text is now, to draft `count` ids more, if any; from which place on the ids are new."""
+        self.drafted, self._wanted = [], max(count, 0)
+        if not self._wanted:
+            return len(self.ids)
+        text, old = self._text.ids, self.ids
+        # The last id is always read again, for what comes after it.
+        same = min(self._agreed, len(text) - 1)
+        while same < min(len(old), len(text) - 1) and old[same] == text[same]:
+            same += 1
+        old[same:] = text[same:]
+        self._agreed, self.dropped = len(text), self._text.dropped
+        return same
+
+    def need(self, start: int, stop: int) -> Need:
+        return self._text.need(start, stop)
+
+    def take(self, values: Any) -> None:
+        value = values[-1]
+        try:
+            token = value if isinstance(value, int) else self._text.choose(value, self.ids)
+        except InputError:
+            token = -1
+        if token >= 0:
+            self.drafted.append(token)
+        if token < 0 or token == self._text.eos:
+            self._wanted = 0
+        elif self.open:
+            self.ids.append(token)

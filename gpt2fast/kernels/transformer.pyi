@@ -39,9 +39,19 @@ class Transformer:
         cache_rows: npt.NDArray[np.int64],
         counts: npt.NDArray[np.int64],
         ids: npt.NDArray[np.int32],
-        wanted: npt.NDArray[np.int64],
+        outputs: npt.NDArray[np.int64],
         *,
-        logits: bool = True,
-        stages: Sequence[int] | None = None,
         num_threads: int = 1,
     ) -> _Floats: ...
+    def residual(
+        self,
+        cache: KVCache,
+        cache_rows: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        ids: npt.NDArray[np.int32],
+        outputs: npt.NDArray[np.int64],
+        stages: npt.NDArray[np.int64],
+        *,
+        num_threads: int = 1,
+    ) -> _Floats: ...
+    def logits(self, states: _Floats, *, num_threads: int = 1) -> _Floats: ...

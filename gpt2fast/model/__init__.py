@@ -8,12 +8,13 @@ From the top down:
 - `parameters`  from a checkpoint to the device's layout, and back into files
 - `backend`     what a device has to offer; the CPU's is there, a GPU's in `cuda`
 - `pairing`     what a network and a tokenizer have in common
-- `draw`        what a choice takes besides the logits
+- `outputs`     what a pass gives: hidden states, logits, chosen ids, measures
+- `draw`        one id chosen from logits by random bits without state
 - `blas`        one thread a call, where SciPy's BLAS multiplies
 """
 
 from __future__ import annotations
 
-from gpt2fast.model.gpt2 import DTYPES, GPT2, Cache
+from gpt2fast.model.gpt2 import DTYPES, GPT2, Cache, Outputs
 
-__all__ = ["DTYPES", "GPT2", "Cache"]
+__all__ = ["DTYPES", "GPT2", "Cache", "Outputs"]

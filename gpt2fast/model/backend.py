@@ -6,7 +6,8 @@ in `gpt2fast.model.cuda`, which is imported when one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -18,9 +19,11 @@ from gpt2fast.errors import InputError
 from gpt2fast.kernels.kv_cache import KVCache
 from gpt2fast.kernels.linear import Weight
 from gpt2fast.kernels.transformer import Transformer
-from gpt2fast.model.draw import Draw
+from gpt2fast.model.blas import one_blas_thread
+from gpt2fast.model.outputs import Outputs
 
-__all__ = ["Backend", "Cache", "CacheDType", "CpuBackend", "DType", "Gemm", "Network", "StoredWeight", "open_backend"]
+__all__ = ["Backend", "Cache", "CacheDType", "CpuBackend", "DType", "Gemm", "Network", "Outputs", "StoredWeight"]
+__all__ += ["open_backend"]
 
 #: How matrices are kept; float16 on a GPU only, which has neither int8 nor int4.
 DType = Literal["float32", "float16", "bfloat16", "int8", "int4"]
@@ -81,7 +84,7 @@ class StoredWeight(Protocol):
 
 
 class Network(Protocol):
-    """A network, ready to run."""
+    """A network, ready to run: `gpt2fast.kernels.transformer.Transformer`, or what a device has in its place."""
 
     def forward(
         self,
@@ -89,14 +92,34 @@ class Network(Protocol):
         cache_rows: npt.NDArray[np.int64],
         counts: npt.NDArray[np.int64],
         ids: npt.NDArray[np.int32],
-        wanted: npt.NDArray[np.int64],
+        outputs: npt.NDArray[np.int64],
         *,
-        logits: bool = True,
-        stages: Sequence[int] | None = None,
         num_threads: int = 1,
-    ) -> Any:
-        """As `gpt2fast.kernels.transformer.Transformer.forward`; the logits are what `np.asarray` makes an array of,
-        and may stay on the device until then."""
+    ) -> Outputs:
+        """What is there after some of the new tokens, whose keys and values are now in the cache.
+
+        Row `cache_rows[s]` of the cache grows by `counts[s]` tokens; `ids` holds all of them, one row after another;
+        outputs are wanted for the tokens at the indices `outputs` of `ids`.  The caller has checked the ids and that no
+        cache row appears twice.  Raises InputError where a row would outgrow the cache, before anything is changed.
+        """
+        ...
+
+    def residual(
+        self,
+        cache: Any,
+        cache_rows: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        ids: npt.NDArray[np.int32],
+        outputs: npt.NDArray[np.int64],
+        stages: npt.NDArray[np.int64],
+        *,
+        num_threads: int = 1,
+    ) -> Floats:
+        """The residual stream at `stages`, at least one, in growing order: float32 [len(stages), len(outputs), n_embd].
+
+        Stage 0 is the embeddings, 2 i + 1 and 2 i + 2 what attention and MLP of layer i have made of it, 2 n_layer + 1
+        the final hidden states.  Layers beyond the last stage are not run, so they miss in the cache, too.
+        """
         ...
 
 
@@ -140,11 +163,6 @@ class Backend(Protocol):
 
     def transformer(self, **parts: Any) -> Network:
         """The network of these parts, the keywords of `gpt2fast.kernels.transformer.Transformer`."""
-        ...
-
-    def choose(self, logits: Any, draws: Iterator[Draw | None]) -> list[int | Floats]:
-        """For each row of a network's logits the id that the next draw chooses; where the host is to choose, as for
-        None instead of a draw and always on a CPU, the logits."""
         ...
 
     def new_cache(self, *, n_layer: int, n_head: int, head_dim: int, batch: int, capacity: int) -> Cache:
@@ -201,17 +219,55 @@ class CpuBackend:
     def vector(self, values: Floats) -> Floats:
         return values
 
-    def transformer(self, **parts: Any) -> Transformer:
-        return Transformer(**parts)
-
-    def choose(self, logits: Floats, draws: Iterator[Draw | None]) -> list[int | Floats]:
-        return list(logits)  # the draws are never made
+    def transformer(self, **parts: Any) -> CpuNetwork:
+        return CpuNetwork(Transformer(**parts), blas=self.gemm == "blas")
 
     def new_cache(self, **sizes: int) -> KVCache:
         # Beside weights of 8 bits the cache would be most of what a token late in a text reads, and its rounding is
         # lost in theirs.
         default = "bfloat16" if self.dtype in ("int8", "int4") else "float32"
         return KVCache(**sizes, dtype=self.cache_dtype or default)
+
+
+class CpuNetwork:
+    """A network of the kernels of this package."""
+
+    def __init__(self, transformer: Transformer, *, blas: bool) -> None:
+        self._transformer = transformer
+        # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
+        self._within = one_blas_thread if blas else nullcontext
+
+    def forward(self, *arguments: Any, num_threads: int = 1) -> CpuOutputs:
+        with self._within():
+            states = self._transformer.forward(*arguments, num_threads=num_threads)
+        return CpuOutputs(states, self, num_threads)
+
+    def residual(self, *arguments: Any, num_threads: int = 1) -> Floats:
+        with self._within():
+            return self._transformer.residual(*arguments, num_threads=num_threads)
+
+    def logits(self, states: Floats, num_threads: int) -> Floats:
+        """What the head makes of final hidden states."""
+        with self._within():
+            return self._transformer.logits(states, num_threads=num_threads)
+
+
+class CpuOutputs(Outputs):
+    """The outputs of a pass on a CPU: final hidden states, float32 [n, n_embd], whose logits are made on demand."""
+
+    def __init__(self, states: Floats, network: CpuNetwork, num_threads: int) -> None:
+        self._states = states
+        self._network = network
+        self._num_threads = num_threads
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def states(self, start: int, stop: int) -> Floats:
+        return self._states[start:stop]
+
+    def logits(self, start: int, stop: int) -> Floats:
+        return self._network.logits(self._states[start:stop], self._num_threads)
 
 
 def open_backend(device: str, *, dtype: str, gemm: str, num_threads: int, cache_dtype: str | None = None) -> Backend:

@@ -6,7 +6,7 @@ A pass is one call of the network.  It takes tokens of several rows of a cache; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,10 @@ import numpy.typing as npt
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.model.backend import Cache
 
-__all__ = ["Segment", "checked_ids", "checked_segments", "run_passes"]
+__all__ = ["Segment", "arguments", "checked_ids", "checked_segments", "run_passes"]
 
 Ids = npt.NDArray[np.int32]
+Integers = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 # Tokens per pass: enough that products run at the speed of arithmetic, few enough that activations stay in the caches
@@ -29,8 +30,8 @@ class Segment(NamedTuple):
 
     row: int
     ids: Ids
-    #: For how many of the ids, the last ones, results are wanted.
-    wanted: int
+    #: After how many of the ids, the last ones, there are outputs.
+    outputs: int
 
 
 def checked_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
@@ -54,10 +55,10 @@ def checked_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
 def checked_segments(
     rows: Sequence[int], ids: Sequence[npt.ArrayLike], wanted: Sequence[int] | None, vocab_size: int
 ) -> list[Segment]:
-    """The arguments of `GPT2.extend`, checked; without `wanted` the results after the last id of each row.
+    """What the rows grow by, checked; without `wanted` with an output after the last id of each row.
 
     Raises as `checked_ids` does, and InputError where the arguments are not for the same rows, a row is named twice, or
-    more results are wanted than there are ids.
+    more outputs are wanted than there are ids.
     """
     if len(rows) != len(ids):
         raise InputError(f"there are {len(rows)} rows, but ids for {len(ids)}")
@@ -76,15 +77,21 @@ def checked_segments(
     return [Segment(*segment) for segment in zip(rows, checked, counts, strict=True)]
 
 
+def arguments(segments: Sequence[Segment]) -> tuple[Integers, Integers, Ids, Integers]:
+    """What a network's `forward` takes for the segments, after the cache: rows, counts, ids, and the indices of those
+    that there are outputs after."""
+    rows = np.array([segment.row for segment in segments], np.int64)
+    counts = np.array([len(segment.ids) for segment in segments], np.int64)
+    ids = np.concatenate([segment.ids for segment in segments])
+    ends = np.cumsum(counts)
+    outputs = [np.arange(end - segment.outputs, end) for end, segment in zip(ends, segments, strict=True)]
+    return rows, counts, ids, np.concatenate(outputs)
+
+
 def run_passes(
-    forward: Callable[..., Any],
-    cache: Cache,
-    segments: Sequence[Segment],
-    finish: Callable[[Any], T],
-    *,
-    n_ctx: int,
+    run: Callable[[Integers, Integers, Ids, Integers], T], cache: Cache, segments: Sequence[Segment], *, n_ctx: int
 ) -> list[T]:
-    """What `finish` makes of the results of each pass; `forward` is a network's, with its keywords.
+    """What `run` makes of the `arguments` of each pass.
 
     Raises InputError, before the first pass, where a row would go past the cache's capacity or `n_ctx`.  Where a pass
     fails, the cache holds afterwards what it held before.
@@ -99,35 +106,27 @@ def run_passes(
                 + (f", {held} of them in the cache" if held else "")
                 + f"; the limit is {limit}"
             )
-    finished = []
     try:
-        for pieces in _cut(segments, _PASS):
-            rows = np.array([row for row, _, _ in pieces], np.int64)
-            counts = np.array([len(ids) for _, ids, _ in pieces], np.int64)
-            ids = np.concatenate([ids for _, ids, _ in pieces])
-            ends = np.cumsum(counts)
-            wanted = [np.arange(end - last, end) for end, (_, _, last) in zip(ends, pieces, strict=True)]
-            finished.append(finish(forward(cache, rows, counts, ids, np.concatenate(wanted))))
+        return [run(*arguments(pieces)) for pieces in _cut(segments, _PASS)]
     except BaseException:
         # A call that fails changes nothing, also where passes before the one that failed have.
         for row, _, _ in segments:
             if 0 <= row < cache.batch:
                 cache.truncate(row, int(lengths[row]))
         raise
-    return finished
 
 
 def _cut(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:
     """The segments, in order, cut into passes of at most `size` tokens."""
     pieces: list[Segment] = []
     room = size
-    for row, ids, wanted in segments:
+    for row, ids, outputs in segments:
         start = 0
         while start < len(ids):
             part = ids[start : start + room]
             start += len(part)
             room -= len(part)
-            pieces.append(Segment(row, part, min(max(wanted - (len(ids) - start), 0), len(part))))
+            pieces.append(Segment(row, part, min(max(outputs - (len(ids) - start), 0), len(part))))
             if room == 0:
                 yield pieces
                 pieces, room = [], size

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +15,24 @@ from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint, expected_shapes
 from gpt2fast.errors import InputError
-from gpt2fast.model.backend import Backend, Cache, CacheDType, DType, Gemm, Network, open_backend
-from gpt2fast.model.blas import one_blas_thread
-from gpt2fast.model.draw import Draw
-from gpt2fast.model.forward import Segment, checked_ids, checked_segments, run_passes
+from gpt2fast.model.backend import (
+    Backend,
+    Cache,
+    CacheDType,
+    DType,
+    Gemm,
+    Network,
+    Outputs,
+    open_backend,
+)
+from gpt2fast.model.forward import Segment, arguments, checked_ids, checked_segments, run_passes
 from gpt2fast.model.parameters import Parameters, Source, assemble
 
-__all__ = ["DTYPES", "GPT2", "Cache"]
+__all__ = ["DTYPES", "GPT2", "Cache", "Outputs"]
 
 Floats = npt.NDArray[np.float32]
-T = TypeVar("T")
+Ids = npt.NDArray[np.int32]
+Integers = npt.NDArray[np.int64]
 
 
 class GPT2:
@@ -70,7 +77,7 @@ class GPT2:
         #: What multiplies: "panel", "blas" or, on a GPU, "cublas".
         self.gemm = backend.gemm
         self._backend = backend
-        self._transformer = network
+        self._network = network
         self._parameters = parameters
 
     @classmethod
@@ -265,29 +272,29 @@ class GPT2:
         """
         return self._run(cache, checked_segments(rows, ids, wanted, self.config.vocab_size), logits=True)
 
-    def choose(
+    def forward(
         self,
         cache: Cache,
         rows: Sequence[int],
         ids: Sequence[npt.ArrayLike],
-        wanted: Sequence[int] | None,
-        draws: Iterator[Draw | None],
-    ) -> list[int | Floats]:
-        """As `extend`, but instead of each row of logits the id that the next of `draws` chooses from it.
+        outputs: Sequence[int] | None = None,
+    ) -> Outputs:
+        """One pass: row `rows[i]` of the cache grows by `ids[i]`, and there are outputs after the last `outputs[i]` of
+        them (default: one).
 
-        A GPU does that, so that an id comes back and not 200 KB.  Where the host is to choose the logits are there all
-        the same: for a draw that is None, where they are not finite, where a filter keeps hundreds of them; and on a
-        CPU always, where no draw is asked for.
+        What comes back is where the model computes until it is asked for: hidden states, logits, or what is made of
+        logits a few rows at a time, chosen ids and measures.  Raises as `extend` does.
 
         >>> import gpt2fast
         >>> model = gpt2fast.load("demo").model
-        >>> (after,) = model.choose(model.new_cache(), [0], [[1, 2, 3]], None, iter([None]))
-        >>> after.shape
-        (4096,)
+        >>> outputs = model.forward(model.new_cache(batch=2), [0, 1], [[1, 2, 3], [4]], [2, 1])
+        >>> len(outputs), outputs.logits(0, 2).shape, outputs.states(2, 3).shape
+        (3, (2, 4096), (1, 256))
         """
-        segments = checked_segments(rows, ids, wanted, self.config.vocab_size)
-        found = self._passes(cache, segments, lambda logits: self._backend.choose(logits, draws), logits=True)
-        return [after for part in found for after in part]
+        segments = checked_segments(rows, ids, outputs, self.config.vocab_size)
+        if not segments:
+            raise InputError("rows is empty; a pass takes at least one token")
+        return self._network.forward(cache, *arguments(segments), num_threads=self.num_threads)
 
     def _apply(
         self,
@@ -310,33 +317,35 @@ class GPT2:
             raise InputError(f"the cache has {cache.batch} rows, ids {len(batch)}")
         wanted = 1 if last_only else batch.shape[1]
         segments = [Segment(row, row_ids, wanted) for row, row_ids in enumerate(batch)]
-        out = self._run(cache, segments, logits=logits, stages=stages)
+        if stages is not None:
+            out = self._residual(cache, segments, stages)
+        else:
+            out = self._run(cache, segments, logits=logits)
         shape = array.shape[:-1] if last_only else array.shape
         return out.reshape(*out.shape[:-2], *shape, out.shape[-1])
 
-    def _run(
-        self, cache: Cache, segments: list[Segment], *, logits: bool, stages: Sequence[int] | None = None
-    ) -> Floats:
-        results: list[Floats] = self._passes(cache, segments, np.asarray, logits=logits, stages=stages)
-        if not results:
-            width = self.config.vocab_size if logits else self.config.n_embd
-            return np.empty((0, width) if stages is None else (len(stages), 0, width), np.float32)
-        return results[0] if len(results) == 1 else np.concatenate(results, axis=-2)
+    def _run(self, cache: Cache, segments: list[Segment], *, logits: bool) -> Floats:
+        """The logits, or the final hidden states, at all outputs of the segments."""
 
-    def _passes(
-        self,
-        cache: Cache,
-        segments: list[Segment],
-        finish: Callable[[Any], T],
-        *,
-        logits: bool,
-        stages: Sequence[int] | None = None,
-    ) -> list[T]:
-        """What `finish` makes of the results of each pass."""
-        forward = partial(self._transformer.forward, logits=logits, stages=stages, num_threads=self.num_threads)
-        # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
-        with one_blas_thread() if self.gemm == "blas" else nullcontext():
-            return run_passes(forward, cache, segments, finish, n_ctx=self.config.n_ctx)
+        def run(cache_rows: Integers, counts: Integers, ids: Ids, places: Integers) -> Floats:
+            outputs = self._network.forward(cache, cache_rows, counts, ids, places, num_threads=self.num_threads)
+            return outputs.logits(0, len(outputs)) if logits else outputs.states(0, len(outputs))
+
+        found = run_passes(run, cache, segments, n_ctx=self.config.n_ctx)
+        width = self.config.vocab_size if logits else self.config.n_embd
+        return found[0] if len(found) == 1 else np.concatenate([np.empty((0, width), np.float32), *found])
+
+    def _residual(self, cache: Cache, segments: list[Segment], stages: Sequence[int]) -> Floats:
+        """The residual stream at `stages`, for all outputs of the segments."""
+        numbers = np.array(stages, np.int64)
+
+        def run(cache_rows: Integers, counts: Integers, ids: Ids, places: Integers) -> Floats:
+            residual = partial(self._network.residual, num_threads=self.num_threads)
+            return residual(cache, cache_rows, counts, ids, places, numbers)
+
+        nothing = np.empty((len(stages), 0, self.config.n_embd), np.float32)
+        found = run_passes(run, cache, segments, n_ctx=self.config.n_ctx) if len(stages) else []
+        return found[0] if len(found) == 1 else np.concatenate([nothing, *found], axis=-2)
 
     def save_pretrained(
         self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.checkpoint.config import Config
 from gpt2fast.errors import NonFiniteError
 
-__all__ = ["located"]
+__all__ = ["located", "not_finite"]
 
+Floats = npt.NDArray[np.floating[Any]]
 Ids = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
-def located(error: NonFiniteError, model: Any, ids: Ids, first: int = 0) -> NonFiniteError:
+class Model(Protocol):
+    """`gpt2fast.GPT2`, as far as it is asked here."""
+
+    @property
+    def config(self) -> Config: ...
+    def residual(self, ids: npt.ArrayLike, stage: int) -> Floats: ...
+
+
+def not_finite(logits: Floats) -> NonFiniteError:
+    """The error that says what of `logits` (n_vocab,), of which the highest is not finite, is not."""
+    nans, infinities = int(np.isnan(logits).sum()), int((logits == np.inf).sum())
+    if not nans and not infinities:
+        return NonFiniteError(f"the logits are not finite: all {logits.size} are -infinity")
+    return NonFiniteError(
+        f"the logits are not finite: {nans} of {logits.size} are NaN, {infinities} are infinity; the weights are "
+        "damaged or too large for float32"
+    )
+
+
+def located(error: NonFiniteError, model: Model, ids: Ids, first: int, output: int) -> NonFiniteError:
     """The same error, which now tells where the numbers that the model makes of `ids` are not finite first.
 
     The text is run again up to one place of the network after another, halving the distance.  Positions are counted
-    from 0, the first of `ids` is at `first`.  A model that cannot show what is inside, as on another device, or that
-    gives finite numbers now, leaves the error as it was.
+    from 0, the first of `ids` is at `first`.  Where all is finite up to the head, its output at `output` is not.
     """
-    if not hasattr(model, "residual"):
-        return error
     ids = np.asarray(ids)
     last = 2 * model.config.n_layer + 1
     # What is not finite stays so on its way through the network: it is added to, and all sums with it are the same.
@@ -37,9 +55,7 @@ def located(error: NonFiniteError, model: Any, ids: Ids, first: int = 0) -> NonF
         else:
             low = stage + 1
     if low > last:
-        if np.isfinite(model(ids, last_only=True).max()):
-            return error
-        row = len(ids) - 1
+        row = output - first
     return NonFiniteError(f"{error}; {_name(low, last)} is not finite first, at position {first + row} (id {ids[row]})")
 
 

@@ -1,12 +1,9 @@
 """Scoring: how probable a text is under the model, token by token.
 
 Each token's logits are looked at where they are made, a few rows at a time, so memory does not grow with the text.
-What all texts of a call begin with, be it only end-of-text, is read once; each goes on from a copy of it, which is
-exact, as the network's results are the same bit for bit however a text was cut.
+Texts are sequences of a scheduler, which reads what several of them begin with once.
 
 Performance notes (30 November 2026, two cores of a busy AMD EPYC, medians):
-- The measures of 64 rows of 50,257 logits take 20 ms (best 9) row by row in two buffers that stay in the cache, 31 ms
-  (best 23) by operations on all rows at once.  With double precision for the values, too, these took twice as long.
 - 64 texts of 9 tokens, demo model: 318 ms together, 797 ms one by one.
 - Four continuations of a context of 397 tokens, demo model: 318 ms together, 759 ms one by one.
 """
@@ -14,27 +11,38 @@ Performance notes (30 November 2026, two cores of a busy AMD EPYC, medians):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
-from gpt2fast.model.nonfinite import located
-from gpt2fast.model.pairing import end_of_text, shared_vocabulary
+from gpt2fast.model.pairing import Configured, end_of_text, shared_vocabulary
+from gpt2fast.scheduler import Measures, Model, Need, Scheduler, Sequence
 from gpt2fast.scoring.notebook import render_fragment
 from gpt2fast.scoring.spans import Punctuation, Span, tokens_of_spans, words
+from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["Score", "SpanScore", "TokenScore", "score_choices", "score_texts"]
+__all__ = [
+    "Score",
+    "ScoredSequence",
+    "ScoredText",
+    "SpanScore",
+    "TokenScore",
+    "score_choices",
+    "score_sequences",
+    "score_texts",
+]
 
-# Rows of logits that exist at the same time: with 50,257 columns, 64 are 13 MB.
-_ROWS = 64
-# Tokens that a cache of many short texts has room for: its address space is reserved, though memory comes as needed.
-_CACHED = 8192
+# Texts that are read together: short ones as many as may fill a step, long ones as many as the cache has room for by so
+# many tokens, at least a few: its address space is reserved, though memory comes as needed.
+_SLOTS = 128
+_CACHED = 16384
+_FEWEST = 16
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -166,7 +174,7 @@ class Score:
         """
         return self.by_spans(words(self.text, punctuation))
 
-    def by_spans(self, spans: Sequence[Span]) -> list[SpanScore]:
+    def by_spans(self, spans: List[Span]) -> list[SpanScore]:
         """The surprisals of parts of the text, given as (start, end) in characters, of bytes in bytes: a `SpanScore`
         for each, sentences, regions of interest or another tokenizer's words.
 
@@ -205,9 +213,9 @@ class Score:
 
 
 def score_texts(
-    model: Any,
-    tokenizer: Any,
-    texts: Sequence[str | bytes],
+    model: Model,
+    tokenizer: Tokenizer,
+    texts: List[str | bytes],
     *,
     context: str | bytes = "",
     stride: int | None = None,
@@ -223,37 +231,23 @@ def score_texts(
     Raises InputTypeError for what is no text, and InputError where a text cannot be scored: a lone surrogate, no
     end-of-text to begin with, logits that are not finite.
     """
-    n_ctx: int = model.config.n_ctx
-    stride = max(n_ctx // 2, 1) if stride is None else whole_number("stride", stride, least=1)
-    if stride > n_ctx:
-        raise InputError(f"stride is {stride}; the model's context is {n_ctx} tokens")
-    begin = tokenizer.encode_ordinary(_checked(context, "context"))
-    if bos or not begin:
-        eos = end_of_text(model, tokenizer)
-        if eos is None:
-            raise InputError("neither configuration nor tokenizer has an end-of-text for a text to come after")
-        begin = [eos, *begin]
-    encoded = [tokenizer.encode_with_offsets(_checked(text, f"texts[{i}]")) for i, text in enumerate(texts)]
-    n_vocab = shared_vocabulary(model, tokenizer)
-    for i, (ids, _) in enumerate(encoded):
-        if max(begin + ids) >= n_vocab:
-            raise InputError(f"texts[{i}] has token {max(begin + ids)}; the model's vocabulary has {n_vocab} tokens")
-    measured = _measured(model, begin, [np.array(ids, np.int64) for ids, _ in encoded], stride, n_vocab)
-    return [
-        Score(
-            text=text,
-            ids=np.array(ids, np.int64),
-            spans=np.array(spans, np.int64).reshape(-1, 2),
-            log_probabilities=measures[:, 0],
-            ranks=measures[:, 1].astype(np.int64),
-            entropies=measures[:, 2],
+    scored = score_sequences(model, tokenizer, texts, context=context, stride=stride, bos=bos)
+    sequences = [text.sequence for text in scored if not text.sequence.complete]
+    if sequences:
+        capacity = min(model.config.n_ctx, max(len(sequence.ids) for sequence in sequences))
+        scheduler: Scheduler[ScoredSequence] = Scheduler(
+            model,
+            n_vocab=shared_vocabulary(model, tokenizer),
+            background=min(len(sequences), max(min(_CACHED // capacity, _SLOTS), _FEWEST)),
+            capacity=capacity,
         )
-        for text, (ids, spans), measures in zip(texts, encoded, measured, strict=True)
-    ]
+        for _ in scheduler.run(*sequences):
+            pass
+    return [text.score() for text in scored]
 
 
 def score_choices(
-    model: Any, tokenizer: Any, context: str | bytes, choices: Sequence[str | bytes], *, bos: bool = True
+    model: Model, tokenizer: Tokenizer, context: str | bytes, choices: List[str | bytes], *, bos: bool = True
 ) -> list[Score]:
     """The scores of `choices` as continuations of `context`, in their order.
 
@@ -272,127 +266,109 @@ def score_choices(
     return score_texts(model, tokenizer, [space + choice for choice in choices], context=stem, bos=bos)
 
 
-class _Beginning:
-    """A cache whose row 0 holds what all texts begin with, less the last token, whose logits are wanted every time."""
+class ScoredSequence(Sequence):
+    """A text that is scored: `ids` (T,) from place `first` on, each after all before it.
 
-    def __init__(self, model: Any, begin: Sequence[int], rows: int, capacity: int) -> None:
-        self._model = model
-        self.ids = np.array(begin[:-1], np.int64)
-        #: Rows 1 to `rows` are for texts.
-        self.cache = model.new_cache(1 + rows, capacity)
+    A text beyond the model's context is read in windows, each of which goes on `stride` tokens further than the last.
+    """
 
-    def start(self, row: int) -> None:
-        """Let `row` hold the beginning and nothing else."""
-        if self.cache.lengths[0] < len(self.ids):
-            self._model.extend(self.cache, [0], [self.ids], [0])
-        self.cache.copy_row(0, row)
+    background = True
 
+    def __init__(self, ids: list[int], first: int, *, n_ctx: int, stride: int) -> None:
+        # Nothing comes of what is after the last id.
+        super().__init__(ids[:-1])
+        self._targets = ids[first:]
+        self._first = first - 1
+        self._stride = stride
+        self._done = 0
+        self._parts: list[Floats] = []
+        self.dropped = self._window(n_ctx)
 
-def _measured(model: Any, begin: Sequence[int], texts: Sequence[Ids], stride: int, n_vocab: int) -> list[Floats]:
-    """The measures of the tokens of each of `texts`, which all come after `begin`."""
-    measures: dict[int, Floats] = {}
-    # The last token needs no place: nothing is computed from it.
-    lengths = [len(begin) - 1 + len(ids) for ids in texts]
-    limit = min(len(begin) - 1 + _ROWS, model.config.n_ctx)
-    short = [i for i, length in enumerate(lengths) if length <= limit]
-    if short:
-        groups = list(_groups(short, [len(ids) for ids in texts], max(_CACHED // limit, 1)))
-        beginning = _Beginning(model, begin, max(map(len, groups)), max(1, *(lengths[i] for i in short)))
-        for group in groups:
-            measured = _measure_short(model, beginning, begin[-1], [texts[i] for i in group], n_vocab)
-            measures.update(zip(group, measured, strict=True))
-    long = [i for i, length in enumerate(lengths) if length > limit]
-    if long:
-        beginning = _Beginning(model, begin, 1, min(model.config.n_ctx, max(lengths[i] for i in long)))
-        for i in long:
-            sequence = np.concatenate([np.array(begin, np.int64), texts[i]])
-            measures[i] = _measure_long(model, beginning, sequence, len(begin) - 1, stride, n_vocab)
-    return [measures[i] for i in range(len(texts))]
+    @property
+    def next_output(self) -> int:
+        """The place of the last id before the next one to be measured."""
+        return self._first + self._done
 
+    @property
+    def complete(self) -> bool:
+        """Whether all ids are measured."""
+        return self._done == len(self._targets)
 
-def _groups(indices: Sequence[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """The indices in groups of at most `most` that fill a pass of the model."""
-    group: list[int] = []
-    for i in indices:
-        if group and (len(group) == most or sum(lengths[j] for j in group) + lengths[i] > 4 * _ROWS):
-            yield group
-            group = []
-        group.append(i)
-    if group:
-        yield group
+    @property
+    def measures(self) -> Floats:
+        """The measures of the ids so far: float64 (n, 3), as `gpt2fast.outputs.measures` says."""
+        return np.concatenate([np.empty((0, 3)), *self._parts])
 
+    def need(self, start: int, stop: int) -> Need:
+        return Measures(self._targets[start - self._first : stop - self._first])
 
-def _measure_short(model: Any, beginning: _Beginning, before: int, texts: Sequence[Ids], n_vocab: int) -> list[Floats]:
-    """The measures of all tokens of each text; all texts, each after the id `before`, go through the model together."""
-    rows = [row for row, ids in enumerate(texts, 1) if len(ids)]
-    if not rows:
-        return [np.empty((0, 3)) for _ in texts]
-    for row in rows:
-        beginning.start(row)
-    fed = [np.append(before, ids[:-1]) for ids in texts]
-    logits = model.extend(beginning.cache, rows, [fed[row - 1] for row in rows], [len(texts[row - 1]) for row in rows])
-    measured = []
-    for read, ids in zip(fed, texts, strict=True):
-        read = np.append(beginning.ids, read)
-        measured.append(_located_measures(model, read, logits[: len(ids), :n_vocab], ids))
-        logits = logits[len(ids) :]
-    return measured
+    def take(self, values: Any) -> None:
+        broken = np.isnan(values[:, 0])
+        if broken.any():
+            self._done += int(broken.argmax())
+            raise NonFiniteError("the logits are not finite")
+        self._parts.append(values)
+        self._done += len(values)
+
+    def slide(self, n_ctx: int) -> None:
+        self.dropped = self._window(n_ctx)
+
+    def _window(self, n_ctx: int) -> int:
+        """How many of the first ids the window that goes on from the next output leaves out."""
+        end = min(max(n_ctx, self.next_output + self._stride), len(self.ids))
+        return max(end - n_ctx, 0)
 
 
-def _measure_long(model: Any, beginning: _Beginning, sequence: Ids, first: int, stride: int, n_vocab: int) -> Floats:
-    """The measures of all tokens after place `first`, window by window."""
-    n_ctx, last = model.config.n_ctx, len(sequence) - 1
-    cache = beginning.cache
-    parts = [np.empty((0, 3))]
-    done = first
-    while done < last:
-        end = min(max(n_ctx, done + stride), last)
-        start = max(end - n_ctx, 0)
-        if start == 0:  # only the first window begins where the text does
-            beginning.start(1)
-        else:
-            cache.truncate(1, 0)
-            if start < done:
-                model.extend(cache, [1], [sequence[start:done]], [0])
-        for place in range(done, end, _ROWS):
-            ids = sequence[place : min(place + _ROWS, end)]
-            logits = model.extend(cache, [1], [ids], [len(ids)])
-            after = place + len(ids)
-            read, targets = sequence[start:after], sequence[place + 1 : after + 1]
-            parts.append(_located_measures(model, read, logits[:, :n_vocab], targets, start))
-        done = end
-    return np.concatenate(parts)
+def score_sequences(
+    model: Configured,
+    tokenizer: Tokenizer,
+    texts: List[str | bytes],
+    *,
+    context: str | bytes = "",
+    stride: int | None = None,
+    bos: bool = True,
+) -> list[ScoredText]:
+    """What `score_texts` has a scheduler read, one for each of `texts`.  Arguments and errors are the same."""
+    n_ctx = model.config.n_ctx
+    stride = max(n_ctx // 2, 1) if stride is None else whole_number("stride", stride, least=1)
+    if stride > n_ctx:
+        raise InputError(f"stride is {stride}; the model's context is {n_ctx} tokens")
+    begin = tokenizer.encode_ordinary(_checked(context, "context"))
+    if bos or not begin:
+        eos = end_of_text(model, tokenizer)
+        if eos is None:
+            raise InputError("neither configuration nor tokenizer has an end-of-text for a text to come after")
+        begin = [eos, *begin]
+    n_vocab = shared_vocabulary(model, tokenizer)
+    found = []
+    for i, text in enumerate(texts):
+        ids, spans = tokenizer.encode_with_offsets(_checked(text, f"texts[{i}]"))
+        sequence = begin + ids
+        if max(sequence) >= n_vocab:
+            raise InputError(f"texts[{i}] has token {max(sequence)}; the model's vocabulary has {n_vocab} tokens")
+        found.append(ScoredText(text, ids, spans, ScoredSequence(sequence, len(begin), n_ctx=n_ctx, stride=stride)))
+    return found
 
 
-def _located_measures(model: Any, read: Ids, logits: npt.NDArray[np.float32], targets: Ids, first: int = 0) -> Floats:
-    """The measures of `targets`, from logits after the last of the ids `read`, whose first one is number `first` of its
-    text: only an error needs these."""
-    try:
-        return _measures(logits, targets)
-    except NonFiniteError as error:
-        raise located(error, model, read, first) from None
+class ScoredText(NamedTuple):
+    """A text, its tokens, and the sequence that measures them."""
 
+    text: str | bytes
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    sequence: ScoredSequence
 
-def _measures(logits: npt.NDArray[np.float32], targets: Ids) -> Floats:
-    """The log-probability of each row's target, its rank, and the row's entropy in bits: float64 (T, 3)."""
-    out = np.empty((len(targets), 3))
-    below, weights = np.empty((2, logits.shape[1]), np.float32)
-    for measured, row, target in zip(out, logits, targets, strict=True):
-        top, chosen = row.max(), row[target]
-        if not np.isfinite(top):
-            raise NonFiniteError("the logits are not finite; the weights are damaged or too large for float32")
-        # Single precision for the values, double for the sums.  The floor, far under what has a weight, keeps minus
-        # infinity times 0 out of the entropy.
-        np.subtract(row, top, out=below)
-        np.maximum(below, np.float32(-200), out=below)
-        np.exp(below, out=weights)
-        total = float(weights.sum(dtype=np.float64))
-        weights *= below
-        mean = float(weights.sum(dtype=np.float64)) / total
-        measured[0] = float(chosen - top) - math.log(total)
-        measured[1] = np.count_nonzero(row > chosen) + 1
-        measured[2] = (math.log(total) - mean) / math.log(2)
-    return out
+    def score(self) -> Score:
+        """The score, once the sequence is complete."""
+        measures = self.sequence.measures
+        return Score(
+            text=self.text,
+            ids=np.array(self.ids, np.int64),
+            spans=np.array(self.spans, np.int64).reshape(-1, 2),
+            log_probabilities=measures[:, 0],
+            ranks=measures[:, 1].astype(np.int64),
+            entropies=measures[:, 2],
+        )
 
 
 def _checked(text: Any, name: str) -> str | bytes:

@@ -25,13 +25,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gpt2fast.errors import Error
-from gpt2fast.generation.generate import continuations
+from gpt2fast.generation.generate import generated_sequences
 from gpt2fast.language_model import LanguageModel
 from gpt2fast.model.pairing import shared_vocabulary
-from gpt2fast.scoring.score import Score, score_texts
+from gpt2fast.scoring.score import Score, ScoredText, score_sequences
 from gpt2fast.server.api_errors import ApiError, Closing, Failed, Gone, Json
 from gpt2fast.server.completions import Answer, Choice
-from gpt2fast.server.engine import Engine, Network
+from gpt2fast.server.engine import Engine
 from gpt2fast.server.guard import Guard
 from gpt2fast.server.limits import Limits
 from gpt2fast.server.metrics import Metrics, Observed
@@ -44,7 +44,7 @@ from gpt2fast.server.protocol import (
 )
 from gpt2fast.server.request_body import RequestBody, read_body
 from gpt2fast.server.sse import EventStream, Tell, attended
-from gpt2fast.server.work import Measure, embeddings, prompt_measures
+from gpt2fast.server.work import EmbeddedSequence, Measure, MeasuredPrompt
 
 __all__ = ["create_app"]
 
@@ -106,7 +106,8 @@ def create_app(
 class _Server:
     def __init__(self, lm: LanguageModel, name: str, limits: Limits, speculate: str | None) -> None:
         drafter = partial(lm.drafter, speculate=speculate, size=limits.rows)
-        self.engine = Engine(lm.model, rows=limits.rows, places=limits.places, drafter=drafter)
+        n_vocab = shared_vocabulary(lm.model, lm.tokenizer)
+        self.engine = Engine(lm.model, n_vocab=n_vocab, rows=limits.rows, places=limits.places, drafter=drafter)
         self.metrics = Metrics(lambda: self.engine.inside, lambda: self.engine.running)
         self._lm = lm
         self._name = name
@@ -144,7 +145,7 @@ class _Server:
         start = time.perf_counter()
         asked = parse_completion(await self._fields(request), self._lm, self._name, self._limits)
         ids = [prompt.ids for prompt in asked.prompts]
-        texts = continuations(self._lm.model, self._lm.tokenizer, ids, asked.settings, n=asked.n)
+        texts = generated_sequences(self._lm.model, self._lm.tokenizer, ids, asked.settings, n=asked.n)
         answer = Answer(asked, texts, self._name, self._lm.tokenizer)
         seconds = self._limits.timeout - (time.perf_counter() - start)
         if asked.stream:
@@ -169,62 +170,70 @@ class _Server:
     ) -> None:
         """Write the texts of the answer, calling `show` with the choices that have something new."""
         request = answer.request
-        growing = self.engine.texts([choice.text for choice in answer.choices])
+        growing = self.engine.enter(len(answer.choices))
         with growing if request.max_tokens else nullcontext() as texts:
+            if texts is not None:
+                texts.add([choice.text for choice in answer.choices], by_sequence=True)
             self.metrics.tokens.labels("prompt").inc(answer.usage["prompt_tokens"])
             if request.echo:
                 answer.echo(await self._measures(answer) if request.settings.logprobs is not None else None)
                 if show:
                     await show(answer.choices)
             while texts is not None and not answer.finished:
-                steps = await texts.steps()
-                if not any(choice.new_tokens for choice in answer.choices):
+                sequences = await texts.progress()
+                before = answer.new_tokens
+                changed = answer.take(sequences)
+                if not before:
                     self.metrics.first_token.observe(time.perf_counter() - start)
-                self.metrics.tokens.labels("completion").inc(len(steps))
-                changed = answer.take(steps)
+                self.metrics.tokens.labels("completion").inc(answer.new_tokens - before)
                 if show:
                     await show(changed)
 
     async def _measures(self, answer: Answer) -> list[list[Measure]]:
-        prompts = [prompt.ids for prompt in answer.request.prompts]
-        n_vocab = shared_vocabulary(self._lm.model, self._lm.tokenizer)
         top = answer.request.settings.logprobs or 0
-        return await self._compute(lambda network: prompt_measures(network, prompts, top, n_vocab))
+        sequences = [MeasuredPrompt(prompt.ids, top) for prompt in answer.request.prompts]
+        with self.engine.enter(1) as request:
+            await request.read(sequences)
+        return [sequence.measures for sequence in sequences]
 
     # Numbers
 
     async def embeddings(self, request: Request) -> Response:
         """POST /v1/embeddings."""
         asked = parse_embedding(await self._fields(request), self._lm, self._name)
-        inputs = [text.ids for text in asked.inputs]
-        count = sum(map(len, inputs))
+        count = sum(len(text.ids) for text in asked.inputs)
         self.metrics.tokens.labels("embedded").inc(count)
+        sequences = [EmbeddedSequence(text.ids, self._lm.model.config.n_embd) for text in asked.inputs]
 
-        def work(network: Network) -> Response:
-            vectors = enumerate(embeddings(network, inputs))
+        async def work() -> Response:
+            with self.engine.enter(1) as request:
+                await request.read(sequences)
+            vectors = enumerate(sequence.embedding for sequence in sequences)
             data = [{"object": "embedding", "index": i, "embedding": _embedding(v, asked.base64)} for i, v in vectors]
             usage = {"prompt_tokens": count, "total_tokens": count}
             return Json({"object": "list", "data": data, "model": self._name, "usage": usage})
 
-        return await attended(request.receive, self._compute(work), self._limits.timeout)
+        return await attended(request.receive, work(), self._limits.timeout)
 
     async def score(self, request: Request) -> Response:
         """POST /score."""
         asked = parse_scoring(await self._fields(request), self._lm, self._name)
-        tokenizer = self._lm.tokenizer
+        model, tokenizer = self._lm.model, self._lm.tokenizer
+        prepare = partial(score_sequences, model, tokenizer, asked.texts, context=asked.context, stride=asked.stride)
 
-        def work(network: Network) -> Response:
-            scores = score_texts(network, tokenizer, asked.texts, context=asked.context, stride=asked.stride)
+        def answer(scored: list[ScoredText]) -> Response:
+            scores = [text.score() for text in scored]
             self.metrics.tokens.labels("scored").inc(sum(map(len, scores)))
             return Json({"object": "list", "data": [_score(score) for score in scores], "model": self._name})
 
-        return await attended(request.receive, self._compute(work), self._limits.timeout)
+        async def work() -> Response:
+            # A megabyte takes a while, before and after: not on the thread that passes on everybody's tokens.
+            with self.engine.enter(1) as request:
+                scored = await asyncio.to_thread(prepare)
+                await request.read([text.sequence for text in scored])
+                return await asyncio.to_thread(answer, scored)
 
-    async def _compute(self, work: Callable[[Network], T]) -> T:
-        try:
-            return await self.engine.compute(work)
-        except Error as error:  # what was asked is fine: it was checked
-            raise Failed(str(error)) from None
+        return await attended(request.receive, work(), self._limits.timeout)
 
     # Tokens
 

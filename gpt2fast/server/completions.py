@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as List
 from functools import lru_cache
 from typing import Any
 
-from gpt2fast.generation.sequence import Continuation, Step
+from gpt2fast.generation.sequence import GeneratedSequence, Step
+from gpt2fast.scheduler import Sequence
 from gpt2fast.server.protocol import Completion
 from gpt2fast.server.work import Measure
+from gpt2fast.tokenizer.encoding import Tokenizer
 
 __all__ = ["Answer", "Choice"]
 
@@ -21,10 +24,10 @@ _IMPOSSIBLE = -9999.0
 class Answer:
     """The answer to one request, which grows with the steps of its `texts`, in the order of prompts and samples."""
 
-    def __init__(self, request: Completion, texts: Sequence[Continuation], name: str, tokenizer: Any) -> None:
+    def __init__(self, request: Completion, texts: List[GeneratedSequence], name: str, tokenizer: Tokenizer) -> None:
         self.request = request
         self.choices = [Choice(i, text, request, tokenizer) for i, text in enumerate(texts)]
-        self._by_text = {choice.text: choice for choice in self.choices}
+        self._by_text: dict[Sequence, Choice] = {choice.text: choice for choice in self.choices}
         self._prompt_tokens = sum(text.start for text in texts[:: request.n])
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
@@ -33,19 +36,19 @@ class Answer:
             "model": name,
         }
 
-    def echo(self, measures: Sequence[Sequence[Measure]] | None) -> None:
+    def echo(self, measures: List[List[Measure]] | None) -> None:
         """Begin with the prompts; with the measures of each where log-probabilities are asked for."""
         for i, choice in enumerate(self.choices):
             choice.echo(None if measures is None else measures[i // self.request.n])
 
-    def take(self, steps: Iterable[tuple[Continuation, Step]]) -> list[Choice]:
-        """Go on by the steps; the choices that have something new to show, each once."""
-        changed: dict[Choice, None] = {}
-        for text, step in steps:
-            choice = self._by_text[text]
-            if choice.take(step):
-                changed[choice] = None
-        return list(changed)
+    def take(self, texts: Iterable[Sequence]) -> list[Choice]:
+        """Go on by the new tokens of the texts; the choices that have something new to show."""
+        return [choice for choice in (self._by_text[text] for text in texts) if choice.take()]
+
+    @property
+    def new_tokens(self) -> int:
+        """How many new tokens there are in all choices."""
+        return sum(choice.new_tokens for choice in self.choices)
 
     @property
     def finished(self) -> bool:
@@ -55,7 +58,7 @@ class Answer:
     @property
     def usage(self) -> dict[str, int]:
         """The numbers of tokens: of the prompts, each counted once, and of the new texts."""
-        new = sum(choice.new_tokens for choice in self.choices)
+        new = self.new_tokens
         return {
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": new,
@@ -79,7 +82,7 @@ class Answer:
 class Choice:
     """One text of an answer: what has come since the last `flush`."""
 
-    def __init__(self, index: int, text: Continuation, request: Completion, tokenizer: Any) -> None:
+    def __init__(self, index: int, text: GeneratedSequence, request: Completion, tokenizer: Tokenizer) -> None:
         self.text = text
         self.finish_reason: str | None = None if request.max_tokens else "length"
         self.new_tokens = 0
@@ -92,7 +95,7 @@ class Choice:
         self._pieces: list[str] = []
         self._reports: list[tuple[str, float | None, dict[str, float] | None, int]] = []
 
-    def echo(self, measures: Sequence[Measure] | None) -> None:
+    def echo(self, measures: List[Measure] | None) -> None:
         """Begin with the prompt."""
         self._pieces.append(self._prompt.text)
         if measures is None:
@@ -101,8 +104,12 @@ class Choice:
         for i, token in enumerate(self._prompt.ids):
             self._report(token, *(measures[i - 1] if i else (None, None)))
 
-    def take(self, step: Step) -> bool:
-        """Go on by a step; whether there is something new to show: text, or the end."""
+    def take(self) -> bool:
+        """Go on by the text's new tokens; whether there is something new to show: text, or the end."""
+        shown = [self._take(step) for step in self.text.steps[self.new_tokens :]]
+        return any(shown)
+
+    def _take(self, step: Step) -> bool:
         if self._with_logprobs:
             self._report(step.id, self.text.logprobs[self.new_tokens], self.text.top_logprobs[self.new_tokens])
         self.new_tokens += 1
@@ -122,7 +129,7 @@ class Choice:
             logprobs = {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
         return {"text": text, "index": self._index, "logprobs": logprobs, "finish_reason": self.finish_reason}
 
-    def _report(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] | None) -> None:
+    def _report(self, token: int, logprob: float | None, top: List[tuple[int, float]] | None) -> None:
         name = _spelled(self._tokenizer, token)
         likeliest: dict[str, float] | None = None
         if logprob is not None and top is not None:
@@ -135,9 +142,9 @@ class Choice:
 
 
 @lru_cache(maxsize=1 << 17)
-def _spelled(tokenizer: Any, token: int) -> str:
+def _spelled(tokenizer: Tokenizer, token: int) -> str:
     """A token as OpenAI spells it: its text, or where it is no whole characters, its bytes."""
-    content: bytes = tokenizer.decode_single_token_bytes(token)
+    content = tokenizer.decode_single_token_bytes(token)
     try:
         return content.decode()
     except UnicodeDecodeError:

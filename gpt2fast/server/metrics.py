@@ -37,7 +37,7 @@ class Metrics:
         Gauge("gpt2fast_places_taken", "Texts and other work, running or waiting", registry=registry).set_function(
             inside
         )
-        Gauge("gpt2fast_texts_running", "Texts that grow", registry=registry).set_function(running)
+        Gauge("gpt2fast_texts_running", "Texts that grow or are read", registry=registry).set_function(running)
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""

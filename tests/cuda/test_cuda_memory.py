@@ -10,12 +10,14 @@ import pytest
 import seeded
 from fake_devices import Twin
 
+import gpt2fast
 from gpt2fast import DeviceMemoryError, Error
 from gpt2fast.checkpoint.config import Config
+from gpt2fast.generation.generate import Settings, generate, generated_sequences
 from gpt2fast.model.cuda import backend
 from gpt2fast.model.cuda.operations import BLOCK
-from gpt2fast.model.draw import Draw
 from gpt2fast.model.gpt2 import GPT2
+from gpt2fast.scheduler import Scheduler
 
 CONFIG = Config(vocab_size=97, n_ctx=70, n_embd=24, n_layer=2, n_head=2)
 TENSORS = seeded.tensors(CONFIG)
@@ -89,29 +91,48 @@ def test_a_pass_that_does_not_fit_changes_nothing(device):
 
 
 def test_a_choice_that_does_not_fit_changes_nothing(device):
+    model, tokenizer = load(), gpt2fast.load("demo").tokenizer
+    settings = Settings(temperature=0, max_new_tokens=4)
+    (text,) = generated_sequences(model, tokenizer, [[1, 2]], settings)
+    scheduler = Scheduler(model, n_vocab=97, slots=1)
+    scheduler.add(text)
+    scheduler.step()
+    before, ids = device.xp.used, list(text.ids)
+    messages = set()
+    for limit in range(before, before + 2**16, 16):
+        device.xp.limit = limit
+        try:
+            scheduler.step()
+        except DeviceMemoryError as error:
+            messages.add(str(error)[:20])
+            assert device.xp.used == before
+            assert text.ids == ids
+        else:
+            break
+    assert messages == {"1 new tokens, 0.0 Mi"}
+    device.xp.limit = 2**30
+    while not text.finished:
+        scheduler.step()
+    [[expected]] = generate(GPT2.from_tensors(CONFIG, TENSORS), tokenizer, [[1, 2]], settings)
+    assert text.ids == [1, 2, *expected.ids]
+
+
+def test_logits_that_do_not_fit(device):
     model = load()
     cache = model.new_cache()
-    model.extend(cache, [0], [[1, 2]])
-    before, draw = device.xp.used, Draw(97, 0, 0.0, 0, 1.0, 0.0)
-    device.xp.peak = 0
-    assert len(model.choose(cache, [0], [[3]], None, iter([draw]))) == 1
-    cache.truncate(0, 2)
-    messages = set()
-    for limit in range(before, device.xp.peak, 16):
-        device.xp.limit = limit
-        with pytest.raises(DeviceMemoryError) as caught:
-            model.choose(cache, [0], [[3]], None, iter([draw]))
-        messages.add(str(caught.value)[:20])
-        assert device.xp.used == before
-        assert cache.lengths.tolist() == [2]
-    assert messages == {"1 new tokens, 0.0 Mi"}
+    outputs = model.forward(cache, [0], [range(60)], [60])
+    device.xp.limit = device.xp.used + 100
+    with pytest.raises(DeviceMemoryError, match=r"^the logits of 60 tokens take [\d.]+ MiB"):
+        outputs.logits(0, 60)
+    del outputs
+    assert device.xp.used <= device.xp.limit - 100
 
 
 def test_a_later_pass_that_does_not_fit_takes_the_earlier_ones_back(device, monkeypatch):
     model = load()
     cache = model.new_cache(batch=6)
     model.extend(cache, [0], [[1, 2, 3]])
-    before, whole, passes = device.xp.used, model._transformer.forward, []
+    before, whole, passes = device.xp.used, model._network.forward, []
 
     def forward(*arguments, **keywords):
         passes.append(arguments)
@@ -119,7 +140,7 @@ def test_a_later_pass_that_does_not_fit_takes_the_earlier_ones_back(device, monk
             device.xp.limit = device.xp.used
         return whole(*arguments, **keywords)
 
-    monkeypatch.setattr(model._transformer, "forward", forward)
+    monkeypatch.setattr(model._network, "forward", forward)
     with pytest.raises(DeviceMemoryError):
         model.extend(cache, range(6), [range(60)] * 6)
     assert len(passes) == 2
@@ -134,7 +155,7 @@ def test_the_need_of_a_pass_is_not_understated(device):
         before = device.xp.peak = device.xp.used
         model.extend(cache, [0], [range(tokens)], [wanted])
         used = device.xp.peak - before
-        said = cache.nbytes + model._transformer._pass_nbytes(tokens, wanted)
+        said = cache.nbytes + model._network._pass_nbytes(tokens, wanted)
         assert used <= said + 8 * (tokens * 5 + 20)  # what the pass is told
         assert said <= 1.5 * used
 

@@ -21,12 +21,12 @@ from hypothesis import strategies as some
 import gpt2fast
 from gpt2fast import InputError
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.generation.batch import Batch
-from gpt2fast.generation.generate import Settings, continuations
+from gpt2fast.generation.generate import Settings, generated_sequences
 from gpt2fast.model.cuda import backend
 from gpt2fast.model.cuda.device import open_device
 from gpt2fast.model.draw import Draw
 from gpt2fast.model.gpt2 import GPT2
+from gpt2fast.scheduler import Scheduler
 
 VARIANTS = ["epsilon", "gelu-exact", "inner", "no-attn-scale", "plain", "relu", "scale-by-layer", "untied"]
 CONFIG = Config(vocab_size=97, n_ctx=70, n_embd=24, n_layer=2, n_head=2)
@@ -252,27 +252,29 @@ def test_texts_of_all_kinds_in_one_batch(device, cpu):
     kinds = [{"temperature": 0}, {"logprobs": 1}, {"top_k": 0}, {"repetition_penalty": 1.5}, {"min_new_tokens": 2}]
     found = []
     for lm in (cpu, gpt2fast.load("demo", device="cuda")):
-        texts, batch = [], Batch(lm.model, 3)
+        texts = []
         for seed, kind in enumerate(kinds):
-            texts += continuations(lm.model, lm.tokenizer, [[2706]], Settings(seed=seed, max_new_tokens=3, **kind))
-            batch.add(texts[-1])
-        while batch.running or batch.waiting:
-            batch.step()
+            settings = Settings(seed=seed, max_new_tokens=3, **kind)
+            texts += generated_sequences(lm.model, lm.tokenizer, [[2706]], settings)
+        for _ in Scheduler(lm.model, n_vocab=4096, slots=3).run(*texts):
+            pass
         found.append([text.generation().ids for text in texts])
     assert found[0] == found[1]
 
 
-def test_ids_and_logits_side_by_side(small):
+def test_ids_logits_and_states_side_by_side(small):
     model, expected = small
     texts = [np.arange(5), np.arange(40), np.arange(3)]
-    draws = [Draw(97, 0, 0.0, 0, 1.0, 0.0), None, None, Draw(50, 0, 0.0, 0, 1.0, 0.0)]
-    found = model.choose(model.new_cache(batch=3), range(3), texts, [1, 2, 1], iter(draws))
-    rows = expected.extend(expected.new_cache(batch=3), range(3), texts, [1, 2, 1])
-    assert (found[0], found[3]) == (rows[0].argmax(), rows[3, :50].argmax())
-    close(found[1:3], rows[1:3])
-    assert model.choose(model.new_cache(), [0], [[1]], [0], iter(draws)) == []
-    # On a CPU no draw is asked for.
-    close(expected.choose(expected.new_cache(batch=3), range(3), texts, [1, 2, 1], iter(())), rows)
+    found, right = (m.forward(m.new_cache(batch=3), range(3), texts, [1, 2, 1]) for m in (model, expected))
+    logits = right.logits(0, 4)
+    assert len(found) == len(right) == 4
+    close(found.logits(1, 3), logits[1:3])
+    close(found.states(0, 4), right.states(0, 4))
+    draws = [Draw(97, 0, 0.0, 0, 1.0, 0.0), Draw(50, 0, 0.0, 0, 1.0, 0.0)]
+    assert found.choose(2, draws) == right.choose(2, draws) == [logits[2].argmax(), logits[3, :50].argmax()]
+    assert found.choose(0, []) == []
+    close(found.measure(1, [5, 6, 7], 90), right.measure(1, [5, 6, 7], 90))
+    assert len(model.forward(model.new_cache(), [0], [[1]], [0])) == 0
 
 
 def test_logits_that_are_not_finite(device):

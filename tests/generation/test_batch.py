@@ -10,18 +10,18 @@ from toy_model import ToyModel, hashed
 
 import gpt2fast
 from gpt2fast import Tokenizer
-from gpt2fast.generation.batch import Batch
-from gpt2fast.generation.generate import Settings, continuations, generate
-from gpt2fast.generation.sequence import Continuation
+from gpt2fast.generation.generate import Settings, generate, generated_sequences
+from gpt2fast.generation.sequence import GeneratedSequence
+from gpt2fast.scheduler import Scheduler
 
 EOS = 269
 
 
-def text_of(model: ToyModel, tokenizer: Tokenizer, prompt: list[int], **options: object) -> Continuation:
-    return continuations(model, tokenizer, [prompt], Settings(**options))[0]  # type: ignore[arg-type]
+def text_of(model: ToyModel, tokenizer: Tokenizer, prompt: list[int], **options: object) -> GeneratedSequence:
+    return generated_sequences(model, tokenizer, [prompt], Settings(**options))[0]  # type: ignore[arg-type]
 
 
-def finish(batch: Batch) -> None:
+def finish(batch: Scheduler[GeneratedSequence]) -> None:
     while batch.running or batch.waiting:
         batch.step()
 
@@ -29,7 +29,9 @@ def finish(batch: Batch) -> None:
 @given(st.data(), st.integers(1, 4))
 def test_texts_join_and_leave_at_any_time(tokenizer: Tokenizer, data: st.DataObject, size: int) -> None:
     model = ToyModel(n_ctx=80, logits=lambda ids, size: hashed(ids, size) + 7 * (np.arange(size) == EOS))
-    batch, texts, gone = Batch(model, size), [], []
+    batch: Scheduler[GeneratedSequence] = Scheduler(model, n_vocab=270, slots=size)
+    texts: list[GeneratedSequence] = []
+    gone: list[GeneratedSequence] = []
     # Beginnings in common, long enough to be copied.
     prompt = st.builds(lambda a, b, c: [1] * a + [2] * b + c, st.integers(0, 40), st.integers(0, 20), st.just([3]))
     for _ in range(data.draw(st.integers(1, 25))):
@@ -57,7 +59,7 @@ def test_texts_join_and_leave_at_any_time(tokenizer: Tokenizer, data: st.DataObj
 
 def test_a_long_prompt_does_not_hold_up_the_others(tokenizer: Tokenizer) -> None:
     model = ToyModel(n_ctx=2000, eos_token_id=None)
-    batch = Batch(model, 2)
+    batch = Scheduler(model, n_vocab=270, slots=2)
     options = {"max_new_tokens": 8, "temperature": 0, "banned_ids": [EOS]}
     short, long = text_of(model, tokenizer, [5], **options), text_of(model, tokenizer, [6, 7] * 400, **options)
     batch.add(short)
@@ -73,7 +75,7 @@ def test_a_long_prompt_does_not_hold_up_the_others(tokenizer: Tokenizer) -> None
 
 def test_a_common_beginning_is_read_once(tokenizer: Tokenizer) -> None:
     model = ToyModel(n_ctx=200, eos_token_id=None)
-    batch = Batch(model, 3)
+    batch = Scheduler(model, n_vocab=270, slots=3)
     preamble = list(range(50))
     options = {"max_new_tokens": 3, "temperature": 0, "banned_ids": [EOS]}
     for ending in ([60], [61, 62], [63]):
@@ -91,12 +93,12 @@ def test_a_common_beginning_is_read_once(tokenizer: Tokenizer) -> None:
 
 def test_an_end_for_one_is_no_end_for_the_others(tokenizer: Tokenizer) -> None:
     model = ToyModel(logits=lambda ids, size: np.full(size, np.nan) if 9 in ids else hashed(ids, size))
-    batch = Batch(model, 2)
+    batch = Scheduler(model, n_vocab=270, slots=2)
     ill = text_of(model, tokenizer, [9], max_new_tokens=5, temperature=0)
     well = text_of(model, tokenizer, [8], max_new_tokens=5, temperature=0)
     batch.add(ill)
     batch.add(well)
-    assert [(text, step is None) for text, step in batch.step()] == [(ill, True), (well, False)]
+    assert [(text, text.error is None) for text in batch.step()] == [(ill, False), (well, True)]
     finish(batch)
     [[alone]] = generate(model, tokenizer, [[8]], Settings(max_new_tokens=5, temperature=0, seed=well.seed))
     assert well.generation() == alone

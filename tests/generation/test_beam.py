@@ -17,7 +17,7 @@ from toy_model import ToyModel, hashed
 
 import gpt2fast
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
-from gpt2fast.generation.beam import Beam, beam_search
+from gpt2fast.generation.beam import Beam, beam_searches
 from gpt2fast.generation.settings import Settings
 from gpt2fast.hub.models import resolve
 from gpt2fast.model.gpt2 import GPT2
@@ -34,6 +34,10 @@ def demo() -> gpt2fast.LanguageModel:
 def letters() -> gpt2fast.Tokenizer:
     """A tokenizer of 270 tokens: the bytes and a few more; 269 is end-of-text."""
     return gpt2fast.Tokenizer.from_pretrained(FILES / "g-stop-strings" / "model")
+
+
+def beam_search(model: Any, tokenizer: gpt2fast.Tokenizer, prompt: list[int], *arguments: Any, **options: Any) -> Any:
+    return beam_searches(model, tokenizer, [prompt], *arguments, **options)[0]
 
 
 # Equal to Hugging Face's

@@ -17,7 +17,7 @@ from toy_model import ToyModel, hashed, scripted
 import gpt2fast
 from gpt2fast import GPT2, InputError, InputTypeError, LanguageModel, Tokenizer
 from gpt2fast.generation.generate import Generation, Settings, Step, generate, steps
-from gpt2fast.generation.sampling import Sampling, log_probabilities, random_generator
+from gpt2fast.generation.sampling import Sampling, log_probabilities, sample_key
 
 FILES = DATA / "generation"
 EOS = 269
@@ -114,10 +114,10 @@ def slow_generate(
     logits_after: Callable[[Sequence[int]], Any], prompt: Sequence[int], seed: int, sample: int, **options: Any
 ) -> list[int]:
     """The ids of one text, everything computed anew for each token, without cache, batch or stop strings."""
-    count, sampling, generator = options.pop("max_new_tokens"), Sampling(**options), random_generator(seed, sample)
+    count, sampling = options.pop("max_new_tokens"), Sampling(**options)
     ids = list(prompt)
     while len(ids) < len(prompt) + count and (ids[-1] != EOS or len(ids) == len(prompt)):
-        ids.append(sampling.choose(logits_after(ids), ids, generator))
+        ids.append(sampling.choose(logits_after(ids), ids, key=sample_key(seed, sample, len(ids))))
     return ids[len(prompt) :]
 
 
@@ -176,8 +176,18 @@ def test_samples_that_slide_begin_at_the_prompt_all_the_same(tokenizer: Tokenize
     found = of(tokenizer, model, [[1] * length], 5, batch_size=2, **options)
     assert found == of(tokenizer, model, [[1] * length], 5, batch_size=16, **options)
     last = found[0][4]
-    first_draw = Sampling().choose(model.logits_after(([1] * length)[-8:]), [1], random_generator(3, 4))
+    first_draw = Sampling().choose(model.logits_after(([1] * length)[-8:]), [1], key=sample_key(3, 4, length))
     assert last.ids[0] == first_draw
+
+
+@given(st.integers(1, 11), st.integers(0, 3))
+def test_a_text_is_taken_up_anywhere(tokenizer: Tokenizer, count: int, sample: int) -> None:
+    """With what it has so far as the prompt, and the same seed, it goes on as it would have."""
+    model = ToyModel(eos_token_id=None)
+    options: Any = {"seed": 2**70, "temperature": 1, "banned_ids": [EOS]}
+    whole = of(tokenizer, model, [[1, 2, 3]], 4, max_new_tokens=12, **options)[0][sample]
+    begun = whole.prompt_ids + whole.ids[:count]
+    assert of(tokenizer, model, [begun], 4, max_new_tokens=12 - count, **options)[0][sample].ids == whole.ids[count:]
 
 
 # The end of the context

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,11 @@ from hypothesis import strategies as st
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.sampling import (
     Sampling,
-    coming_keys,
     highest,
     log_probabilities,
     penalize_repetition,
-    random_generator,
     repeated_ngrams,
+    sample_key,
 )
 
 # Few different values, so that ties are common, and some that are far apart.
@@ -141,15 +142,15 @@ def test_greedy_takes_the_lowest_of_equal_ids(dtype: npt.DTypeLike) -> None:
 @given(LOGITS.filter(finite), st.integers(0, 2**64), st.sampled_from([0, 1, 3]), st.sampled_from([0.2, 0.9, 1.0]))
 def test_choice_is_possible_and_repeats_with_its_seed(logits: list[float], seed: int, top_k: int, top_p: float) -> None:
     sampling = Sampling(temperature=1, top_k=top_k, top_p=top_p)
-    chosen = sampling.choose(logits, generator=random_generator(seed))
+    chosen = sampling.choose(logits, key=sample_key(seed))
     assert sampling.probabilities(logits)[chosen] > 0
-    assert chosen == sampling.choose(logits, generator=random_generator(seed))
+    assert chosen == sampling.choose(logits, key=sample_key(seed))
 
 
 def test_choices_come_with_their_probabilities() -> None:
-    sampling, generator = Sampling(temperature=0.5, top_k=3, min_p=0.01), random_generator(1)
+    sampling = Sampling(temperature=0.5, top_k=3, min_p=0.01)
     logits = [0.0, 1.0, 0.5, -1.0, 0.25]
-    counts = Counter(sampling.choose(logits, generator=generator) for _ in range(20_000))
+    counts = Counter(sampling.choose(logits, key=sample_key(1, position=i)) for i in range(20_000))
     for i, probability in enumerate(sampling.probabilities(logits)):
         # Five standard deviations; the seed is fixed, so this passes always or never.
         assert abs(counts[i] - 20_000 * probability) <= 5 * math.sqrt(20_000 * probability)
@@ -162,26 +163,9 @@ def test_who_cannot_win_the_race_of_all_is_left_out(seed: int, n: int, spread: f
     logits = np.random.default_rng(seed).normal(size=n) * spread
     logits[1::7] = -np.inf
     found, expected = (
-        Sampling(temperature=temperature, top_k=top_k).choose(logits, (), random_generator(seed)) for top_k in (0, n)
+        Sampling(temperature=temperature, top_k=top_k).choose(logits, key=sample_key(seed)) for top_k in (0, n)
     )
     assert found == expected
-
-
-def test_each_choice_takes_one_number_from_the_stream() -> None:
-    for sampling in (Sampling(top_k=1), Sampling(top_k=0), Sampling(top_p=0.1)):
-        generator = random_generator(7)
-        sampling.choose([1.0, 2.0, 3.0], generator=generator)
-        expected = random_generator(7)
-        expected.random()
-        assert generator.random() == expected.random()
-
-
-def test_coming_keys_stay_to_come() -> None:
-    generator, other = random_generator(7), random_generator(7)
-    keys = coming_keys(generator, 3)
-    assert keys == [int(other.integers(2**64, dtype=np.uint64)) for _ in range(3)]
-    assert coming_keys(generator, 2, keep=False) == keys[:2]
-    assert coming_keys(generator, 1) == keys[2:]
 
 
 def test_what_takes_more_than_logits_is_not_plain() -> None:
@@ -201,19 +185,65 @@ def test_what_takes_more_than_logits_is_not_plain() -> None:
     assert not any(Sampling(**{name: value}).plain for name, value in others.items())
 
 
-def test_streams_are_what_they_were() -> None:
-    """The texts of a seed must be the same in a later version."""
-    assert random_generator(42).random() == 0.9167441575549085
-    assert random_generator(42, 1).random() == 0.4674907799518424
-    assert random_generator(2**80).random() == 0.6133436859567524
+def test_keys_are_what_they_were() -> None:
+    """The texts of a seed must be the same in a later version, on every machine."""
+    assert sample_key(0) == 1682718143862937739
+    assert sample_key(42) == 3367378889920146240
+    assert sample_key(42, sample=1) == 3800216645285536064
+    assert sample_key(42, sample=1, position=1023) == 4092300928482383149
+    assert sample_key(2**80, position=7) == 5978502904982621583
 
 
-def test_streams_of_samples_differ() -> None:
-    assert len({random_generator(seed, sample).random() for seed in range(20) for sample in range(20)}) == 400
+def test_a_key_is_that_of_the_published_generator() -> None:
+    """Each text has a SplitMix64 of its own, written here as its authors did, from a state that is a hash."""
+
+    def split_mix(state: int) -> Iterator[int]:
+        while True:
+            state = (state + 0x9E3779B97F4A7C15) % 2**64
+            z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+            yield z ^ (z >> 31)
+
+    # The authors' first numbers from state 1234567.
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    assert list(itertools.islice(split_mix(1234567), 5)) == known
+    start = int.from_bytes(hashlib.sha256(bytes([3, 0, 0, 0, 0, 0, 0, 0, 0x34, 0x12])).digest()[:8], "little")
+    made = [sample_key(0x1234, 3, position) for position in range(50)]
+    assert made == list(itertools.islice(split_mix(start), 50))
 
 
-def test_choosing_needs_a_generator() -> None:
-    with pytest.raises(InputError, match=r"temperature is 0\.8; a generator"):
+# Seeds that differ in one bit, in size only, or by the width of a word; samples; positions.
+SEEDS = [0, 1, 2, 3, 255, 256, 2**32, 2**32 + 1, 2**63, 2**64, 2**64 + 1, 2**80, 10**5000]
+
+
+def test_no_two_keys_are_the_same() -> None:
+    keys = {sample_key(seed, sample, position) for seed in SEEDS for sample in range(20) for position in range(50)}
+    assert len(keys) == len(SEEDS) * 20 * 50
+
+
+@pytest.mark.parametrize("varied", ["seed", "sample", "position"])
+def test_keys_that_are_neighbours_have_nothing_in_common(varied: str) -> None:
+    """Every bit is set in half of the keys, and changes from one key to the next in half of them."""
+    count = 4000
+    keys = np.array([sample_key(**{"seed": 9, varied: i}) for i in range(count)], np.uint64)
+    bits = np.unpackbits(keys.view(np.uint8).reshape(count, 8), axis=1)
+    for seen in (bits, bits[1:] ^ bits[:-1], bits[1:, :-1] ^ bits[:-1, 1:]):
+        # Five standard deviations; nothing here is drawn anew, so this passes always or never.
+        assert (abs(seen.sum(axis=0, dtype=np.int64) - len(seen) / 2) < 2.5 * math.sqrt(len(seen))).all()
+
+
+@pytest.mark.parametrize("varied", ["seed", "sample", "position"])
+def test_choices_of_neighbours_are_independent(varied: str) -> None:
+    """Of ten equal ids each pair of a choice and the next one is as frequent as any other: chi-squared, 99 degrees."""
+    sampling, count = Sampling(temperature=1, top_k=0), 20_000
+    chosen = [sampling.choose(np.zeros(10), key=sample_key(**{"seed": 5, varied: i})) for i in range(count)]
+    pairs = np.bincount([10 * a + b for a, b in itertools.pairwise(chosen)], minlength=100)
+    expected = (count - 1) / 100
+    assert ((pairs - expected) ** 2 / expected).sum() < 170  # one in 100,000 is above that
+
+
+def test_choosing_needs_a_key() -> None:
+    with pytest.raises(InputError, match=r"temperature is 0\.8; a key is needed"):
         Sampling().choose([1.0, 2.0])
 
 
@@ -231,7 +261,7 @@ def test_choosing_needs_a_generator() -> None:
 def test_logits_stay_as_they_are(options: dict[str, Any]) -> None:
     logits = np.array([1, 2, 3, -1], np.float32)
     logits.flags.writeable = False
-    Sampling(**options).choose(logits, [0, 2], random_generator(0), banned=[3])
+    Sampling(**options).choose(logits, [0, 2], key=sample_key(0), banned=[3])
 
 
 # Bias, bans, repetition
@@ -306,11 +336,11 @@ def test_nonfinite_case(case: Any) -> None:
     for row in rows[:4]:
         for sampling in (Sampling(temperature=0), Sampling(temperature=1), Sampling(top_k=1), Sampling(top_p=0.5)):
             with pytest.raises(InputError, match="not finite"):
-                sampling.choose(row, generator=random_generator(0))
+                sampling.choose(row, key=sample_key(0))
         with pytest.raises(InputError, match="not finite"):
             log_probabilities(row)
     assert Sampling(temperature=0).choose(rows[4]) == 1
-    found = {Sampling(temperature=2, top_k=0).choose(rows[4], generator=random_generator(seed)) for seed in range(50)}
+    found = {Sampling(temperature=2, top_k=0).choose(rows[4], key=sample_key(seed)) for seed in range(50)}
     assert found == {1, 3}
 
 

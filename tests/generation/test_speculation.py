@@ -15,7 +15,7 @@ from toy_model import ToyModel, hashed, scripted
 import gpt2fast
 from gpt2fast import GPT2, LanguageModel, Tokenizer
 from gpt2fast.generation.generate import Settings, generate
-from gpt2fast.generation.sequence import Continuation
+from gpt2fast.generation.sequence import GeneratedSequence
 from gpt2fast.generation.speculation import ModelDrafter, PromptLookup, RunIndex
 
 FILES = DATA / "generation"
@@ -33,18 +33,21 @@ class Oracle:
     def __init__(self, model: ToyModel, seed: int) -> None:
         self.model, self.random = model, np.random.default_rng(seed)
 
-    def propose(self, texts: Sequence[tuple[int, int, Continuation]], most: Sequence[int]) -> list[list[int]]:
+    def propose(self, sequences: Sequence[GeneratedSequence], most: Sequence[int]) -> list[list[int]]:
         proposals = []
-        for (_, dropped, text), count in zip(texts, most, strict=True):
-            future = text.foresight()
+        for text, count in zip(sequences, most, strict=True):
             ids: list[int] = []
             while len(ids) < self.random.integers(count + 1):
-                token = future.choose(self.model.logits_after(future.ids[dropped:]))
-                if token is None or self.random.random() < 0.2:
+                seen = text.ids + ids
+                token = text.choose(self.model.logits_after(seen[text.dropped :]), seen)
+                if self.random.random() < 0.2:
                     token = int(self.random.integers(EOS + 1))
                 ids.append(token)
             proposals.append(ids)
         return proposals
+
+    def forget(self, sequence: GeneratedSequence) -> None:
+        pass
 
 
 def ends_often(ids: Sequence[int], size: int) -> Any:

@@ -16,7 +16,6 @@ import weakref
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from reference_model import ACTIVATIONS, layer_norm
@@ -207,10 +206,9 @@ class Twins:
     def choose(self, logits, draws, width, chosen):
         for place, draw in enumerate(draws.view(DRAW)):
             options = {name: draw[name].item() for name in ("temperature", "top_k", "top_p", "min_p")}
-            generator = SimpleNamespace(integers=lambda *_, key=draw["key"], **__: key)
             try:
                 row = logits[draw["row"], : draw["n_vocab"]]
-                chosen[place] = Sampling(**options).choose(row, generator=generator)
+                chosen[place] = Sampling(**options).choose(row, key=draw["key"].item())
             except NonFiniteError:
                 chosen[place] = -1
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.model.outputs import Outputs
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -35,6 +37,26 @@ class ToyCache:
         self.rows[target] = list(self.rows[source])
 
 
+class ToyOutputs(Outputs):
+    """The ids that each output comes after."""
+
+    def __init__(self, model: ToyModel, seen: list[list[int]]) -> None:
+        self._model, self._seen = model, seen
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def states(self, start: int, stop: int) -> Floats:
+        """Of four numbers, which depend on all ids."""
+        found = [hashed(ids, 4) for ids in self._seen[start:stop]]
+        return np.array(found, np.float32).reshape(len(found), 4)
+
+    def logits(self, start: int, stop: int) -> Floats:
+        found = [self._model.logits_after(ids) for ids in self._seen[start:stop]]
+        self._model.most = max(self._model.most, len(found))
+        return np.array(found, np.float32).reshape(len(found), self._model.config.vocab_size)
+
+
 class ToyModel:
     """`gpt2fast.GPT2` as far as generation and scoring know it."""
 
@@ -48,12 +70,17 @@ class ToyModel:
         logits: Callable[[Sequence[int], int], npt.ArrayLike] | None = None,
     ) -> None:
         self.config = SimpleNamespace(
-            vocab_size=vocab_size, n_ctx=n_ctx, eos_token_id=eos_token_id, bos_token_id=eos_token_id
+            vocab_size=vocab_size,
+            n_ctx=n_ctx,
+            n_layer=1,
+            n_embd=4,
+            eos_token_id=eos_token_id,
+            bos_token_id=eos_token_id,
         )
         self._logits = logits or hashed
-        #: The lengths of the ids of each call of `extend`.
+        #: The lengths of the ids of each call of `forward`.
         self.calls: list[list[int]] = []
-        #: The most rows of logits that a call of `extend` made.
+        #: The most rows of logits that there were at the same time.
         self.most = 0
         self.caches: list[ToyCache] = []
 
@@ -64,31 +91,24 @@ class ToyModel:
         self.caches.append(ToyCache(batch, capacity or self.config.n_ctx))
         return self.caches[-1]
 
-    def extend(
-        self, cache: ToyCache, rows: Sequence[int], ids: Sequence[npt.ArrayLike], wanted: Sequence[int] | None = None
-    ) -> Floats:
+    def forward(
+        self, cache: ToyCache, rows: Sequence[int], ids: Sequence[npt.ArrayLike], outputs: Sequence[int] | None = None
+    ) -> ToyOutputs:
+        """As `gpt2fast.GPT2.forward`."""
         assert len(set(rows)) == len(rows) == len(ids) > 0
         self.calls.append([np.size(row_ids) for row_ids in ids])
-        out: list[Floats] = []
-        for row, row_ids, count in zip(rows, ids, wanted or [1] * len(rows), strict=True):
+        seen: list[list[int]] = []
+        for row, row_ids, count in zip(rows, ids, outputs or [1] * len(rows), strict=True):
             held = cache.rows[row]
             held.extend(np.asarray(row_ids).tolist())
             assert len(held) <= min(cache.capacity, self.config.n_ctx)
             assert count <= np.size(row_ids)
-            out += [self.logits_after(held[: len(held) - i]) for i in reversed(range(count))]
-        self.most = max(self.most, len(out))
-        return np.array(out, np.float32).reshape(len(out), self.config.vocab_size)
+            seen += [held[: len(held) - i] for i in reversed(range(count))]
+        return ToyOutputs(self, seen)
 
-    def choose(
-        self,
-        cache: ToyCache,
-        rows: Sequence[int],
-        ids: Sequence[npt.ArrayLike],
-        wanted: Sequence[int] | None,
-        draws: Any,
-    ) -> list[Floats]:
-        """As on a CPU."""
-        return list(self.extend(cache, rows, ids, wanted))
+    def residual(self, ids: npt.ArrayLike, stage: int) -> Floats:
+        """All is finite up to the head."""
+        return np.zeros((np.size(ids), 1), np.float32)
 
     def __call__(self, ids: npt.ArrayLike, cache: Any = None, last_only: bool = False) -> Floats:
         """Without a cache, for one text or several."""

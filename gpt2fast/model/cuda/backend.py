@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.errors import DeviceError, InputError
-from gpt2fast.model.cuda.choice import CudaLogits
 from gpt2fast.model.cuda.device import Device, open_device, within_memory
 from gpt2fast.model.cuda.kv_cache import CudaKVCache
 from gpt2fast.model.cuda.operations import DTYPES, MAX_HEAD_DIM, Operations
 from gpt2fast.model.cuda.transformer import CudaTransformer
 from gpt2fast.model.cuda.weights import CudaWeight
-from gpt2fast.model.draw import Draw
 
 __all__ = ["CudaBackend"]
 
@@ -97,10 +95,6 @@ class CudaBackend:
         """The network of these parts, the keywords of `CudaTransformer`."""
         head_dim = parts["wpe"].shape[1] // parts["n_head"]
         return CudaTransformer(self._operations[head_dim], **parts)
-
-    def choose(self, logits: CudaLogits, draws: Iterator[Draw | None]) -> list[int | Floats]:
-        """For each row of a pass's logits the id that the next draw chooses; the logits where the host is to choose."""
-        return logits.choose(draws) if len(logits) else []
 
     def new_cache(self, **sizes: int) -> CudaKVCache:
         """An empty cache; the keywords are those of `CudaKVCache`."""

@@ -62,7 +62,7 @@ class ForwardPlan:
     texts: Any  # [T] rows of `tables`
     tiles: Any  # [number, 4]: first token, how many, position of the first one, row of `tables`
     tables: Any  # [S, blocks] addresses of blocks of the cache
-    wanted: Any  # tokens to give results for
+    outputs: Any  # tokens to give results for
 
 
 class Operations:

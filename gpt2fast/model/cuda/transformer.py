@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.errors import InputError
-from gpt2fast.model.cuda.choice import CudaLogits
+from gpt2fast.model.cuda.choice import CudaOutputs, Head
 from gpt2fast.model.cuda.device import within_memory
 from gpt2fast.model.cuda.kv_cache import CudaKVCache
 from gpt2fast.model.cuda.operations import QUERIES, ForwardPlan, Operations
@@ -18,6 +17,7 @@ from gpt2fast.model.cuda.weights import CudaWeight
 
 __all__ = ["CudaTransformer"]
 
+T = TypeVar("T")
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
@@ -60,27 +60,84 @@ class CudaTransformer:
         cache_rows: Integers,
         counts: Integers,
         ids: npt.NDArray[np.int32],
-        wanted: Integers,
+        outputs: Integers,
         *,
-        logits: bool = True,
-        stages: Sequence[int] | None = None,
         num_threads: int = 1,
-    ) -> Floats | CudaLogits:
-        """What the network says after some of the new tokens; their keys and values are now in the cache.
+    ) -> CudaOutputs:
+        """What is there after some of the new tokens, on the device; their keys and values are now in the cache.
 
-        As `gpt2fast.kernels.transformer.Transformer.forward`, whose arguments these are; `num_threads` is not used.
-        Arguments and result are in the memory of the host; only logits stay on the device.  Raises InputError as that
-        does, and DeviceMemoryError, both before anything is changed.
+        As `gpt2fast.backend.Network.forward`; `num_threads` is not used.  Raises InputError as that does, and
+        DeviceMemoryError, both before anything is changed.
         """
-        if not len(ids) or (stages is not None and not stages):
-            return self._nothing(logits, stages)
+
+        def run(plan: ForwardPlan) -> CudaOutputs:
+            for x, bias in self._stages(plan, self.n_layer):  # noqa: B007  the last ones
+                pass
+            head = Head((*self._ln_f, self._epsilon), self._head)
+            return CudaOutputs(self._operations, x, bias, plan.outputs, head)
+
+        return self._pass(cache, cache_rows, counts, ids, outputs, run)
+
+    def residual(
+        self,
+        cache: CudaKVCache,
+        cache_rows: Integers,
+        counts: Integers,
+        ids: npt.NDArray[np.int32],
+        outputs: Integers,
+        stages: Integers,
+        *,
+        num_threads: int = 1,
+    ) -> Floats:
+        """The residual stream at `stages`, on the host: float32 [len(stages), len(outputs), n_embd].
+
+        As `gpt2fast.backend.Network.residual`; errors as in `forward`.
+        """
+        last = 2 * self.n_layer + 1
+        wanted = stages.tolist()
+
+        def run(plan: ForwardPlan) -> Floats:
+            found: list[Floats] = []
+            for stage, (x, bias) in enumerate(self._stages(plan, min((wanted[-1] + 1) // 2, self.n_layer))):
+                if stage in wanted and len(plan.outputs):
+                    chosen = x.take(plan.outputs, axis=0)  # [outputs, n_embd]
+                    found.append(self._device.download(chosen if bias is None else chosen + bias))
+            if not len(plan.outputs):
+                return np.empty((len(wanted), 0, self.n_embd), np.float32)
+            if wanted[-1] == last:
+                norm = (*self._ln_f, self._epsilon)
+                h = self._operations.layer_norm_of(x, plan.outputs, bias, norm, exact=True)
+                found.append(self._device.download(h))
+            return np.stack(found)
+
+        return self._pass(cache, cache_rows, counts, ids, outputs, run)
+
+    def _pass(
+        self,
+        cache: CudaKVCache,
+        cache_rows: Integers,
+        counts: Integers,
+        ids: npt.NDArray[np.int32],
+        outputs: Integers,
+        run: Callable[[ForwardPlan], T],
+    ) -> T:
+        """What `run` makes of the plan of a pass; the cache grows where that does not fail."""
         self._check(cache, cache_rows, counts)
         rows, sizes = cache_rows.tolist(), counts.tolist()
         blocks = cache.blocks_for(rows, sizes) * cache.block_nbytes
         what = f"{len(ids)} new tokens, {blocks / 2**20:,.1f} MiB in the cache and the rest for this pass,"
-        size = blocks + self._pass_nbytes(len(ids), len(wanted))
-        run = partial(self._forward, cache, rows, sizes, ids, wanted, logits, stages)
-        return within_memory(self._device, what, size, run)
+
+        def call() -> T:
+            cache.reserve(rows, sizes)
+            try:
+                out = run(self._plan(cache, rows, sizes, ids, outputs))
+            except BaseException:
+                cache.give_up(rows)
+                raise
+            cache.grow(rows, sizes)
+            return out
+
+        return within_memory(self._device, what, blocks + self._pass_nbytes(len(ids), len(outputs)), call)
 
     def _check(self, cache: CudaKVCache, rows: Integers, counts: Integers) -> None:
         if not isinstance(cache, CudaKVCache) or cache.device is not self._device:
@@ -98,30 +155,11 @@ class CudaTransformer:
                     f"the limit is {limit}"
                 )
 
-    def _pass_nbytes(self, tokens: int, wanted: int) -> int:
-        """Bytes that exist at the same time, at most, during a pass; activations as float32, which is a little much."""
+    def _pass_nbytes(self, tokens: int, outputs: int) -> int:
+        """Bytes that exist at the same time, at most, during a pass and while its logits are made; activations count as
+        float32, which is a little much."""
         inside = tokens * (self.n_embd + max(5 * self.n_embd, self.n_embd + 2 * self.n_inner))
-        return 4 * max(inside, tokens * self.n_embd + wanted * (self.n_embd + self.vocab_size))
-
-    def _forward(
-        self,
-        cache: CudaKVCache,
-        rows: list[int],
-        counts: list[int],
-        ids: npt.NDArray[np.int32],
-        wanted: Integers,
-        logits: bool,
-        stages: Sequence[int] | None,
-    ) -> Floats | CudaLogits:
-        cache.reserve(rows, counts)
-        try:
-            plan = self._plan(cache, rows, counts, ids, wanted)
-            out = self._run(plan, logits, stages)
-        except BaseException:
-            cache.give_up(rows)
-            raise
-        cache.grow(rows, counts)
-        return out
+        return 4 * max(inside, tokens * self.n_embd + outputs * (self.n_embd + self.vocab_size))
 
     def _plan(
         self,
@@ -129,7 +167,7 @@ class CudaTransformer:
         rows: list[int],
         counts: list[int],
         ids: npt.NDArray[np.int32],
-        wanted: Integers,
+        outputs: Integers,
     ) -> ForwardPlan:
         """The plan of a pass in which row `rows[s]` of the cache grows by the next `counts[s]` of `ids`."""
         lengths = cache.lengths
@@ -141,27 +179,12 @@ class CudaTransformer:
                 tiles.append((first + start, min(QUERIES, count - start), lengths[row] + start, text))
             first += count
         # One transfer for everything that a pass is told.
-        parts = [np.asarray(part, np.int64) for part in (ids, positions, texts, tiles, cache.tables(rows), wanted)]
+        parts = [np.asarray(part, np.int64) for part in (ids, positions, texts, tiles, cache.tables(rows), outputs)]
         told = self._device.upload(np.concatenate([part.ravel() for part in parts]))
         ends = np.cumsum([part.size for part in parts]).tolist()
         return ForwardPlan(
             *(told[end - part.size : end].reshape(part.shape) for end, part in zip(ends, parts, strict=True))
         )
-
-    def _run(self, plan: ForwardPlan, logits: bool, stages: Sequence[int] | None) -> Floats | CudaLogits:
-        """What is wanted of the plan's tokens: logits, final hidden states, or the residual stream at `stages`."""
-        last = 2 * self.n_layer + 1  # the stage after the final norm, which logits are made of
-        looked_at = (last,) if stages is None else stages
-        found: list[Any] = []
-        for stage, (x, bias) in enumerate(self._stages(plan, min((looked_at[-1] + 1) // 2, self.n_layer))):
-            if stage in looked_at and len(plan.wanted):
-                chosen = x.take(plan.wanted, axis=0)  # [wanted, n_embd]
-                found.append(self._device.download(chosen if bias is None else chosen + bias))
-        if not len(plan.wanted):
-            return self._nothing(logits, stages)
-        if looked_at[-1] == last:
-            found.append(self._finish(x, bias, plan, logits=logits and stages is None))
-        return found[0] if stages is None else np.stack(found)
 
     def _stages(self, plan: ForwardPlan, n_layer: int) -> Iterator[tuple[Any, Any]]:
         """The residual stream [T, n_embd], and a bias that is still to be added to it, or None: of the embeddings, and
@@ -181,14 +204,3 @@ class CudaTransformer:
             h = do.activate(h, block["c_fc"].bias, self._activation)
             x, bias = do.product(h, block["mlp_c_proj"].matrix, add_to=x), block["mlp_c_proj"].bias
             yield x, bias
-
-    def _finish(self, x: Any, bias: Any, plan: ForwardPlan, *, logits: bool) -> Floats | CudaLogits:
-        do = self._operations
-        norm = (*self._ln_f, self._epsilon)
-        h = do.layer_norm_of(x, plan.wanted, bias, norm, exact=not logits)  # [wanted, n_embd]
-        return CudaLogits(do, do.product(h, self._head.matrix)) if logits else self._device.download(h)
-
-    def _nothing(self, logits: bool, stages: Sequence[int] | None) -> Floats:
-        if stages is not None:
-            return np.empty((len(stages), 0, self.n_embd), np.float32)
-        return np.empty((0, self.vocab_size if logits else self.n_embd), np.float32)

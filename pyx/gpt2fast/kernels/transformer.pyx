@@ -18,8 +18,6 @@ import numpy as np
 from gpt2fast.errors import InputError
 from gpt2fast.kernels.linear import ACTIVATIONS
 
-_NO_STAGES = np.empty(0, np.int64)
-
 
 cdef struct Block:
     LayerNorm ln_1
@@ -29,6 +27,15 @@ cdef struct Block:
     Matrix c_fc
     Matrix mlp_c_proj
     float scale
+
+
+cdef struct Look:
+    # What a pass is to tell of the residual stream on its way; it lives as long as the call.
+    const int64_t *outputs       # the tokens that results are for
+    int64_t n_outputs
+    const int64_t *stages        # where the stream is looked at, in growing order
+    int64_t n_stages
+    float *seen                  # [n_stages, n_outputs, n_embd] what was there
 
 
 cdef class Workspace:
@@ -42,11 +49,6 @@ cdef class Workspace:
     cdef float *scores    # [num_threads, ld_scores]
     cdef void *scratch    # what `linear` needs
     cdef size_t size
-    cdef const int64_t *wanted   # the tokens that results are for
-    cdef int64_t n_wanted
-    cdef const int64_t *stages   # where the residual stream is looked at, in growing order
-    cdef int64_t n_stages
-    cdef float *seen             # [n_stages, n_wanted, n_embd] what was there
 
     def __init__(self, int64_t rows, int64_t n_embd, int64_t n_inner, int64_t capacity, int num_threads):
         self.rows, self.num_threads = rows, num_threads
@@ -136,30 +138,58 @@ cdef class Transformer:
         free(self.blocks)
 
     def forward(self, KVCache cache not None, const int64_t[::1] cache_rows, const int64_t[::1] counts,
-                const int32_t[::1] ids, const int64_t[::1] wanted, *, bint logits=True, stages=None,
-                int num_threads=1):
-        """What the network says after some of the new tokens; their keys and values are now in the cache.
+                const int32_t[::1] ids, const int64_t[::1] outputs, *, int num_threads=1):
+        """The final hidden states after some of the new tokens, whose keys and values are now in the cache.
 
         Row `cache_rows[s]` of the cache grows by `counts[s]` tokens; `ids` holds all of them, one row after another.
-        Returns float32 logits [len(wanted), vocab_size], or with `logits=False` the final hidden states
-        [len(wanted), n_embd], for the tokens at the indices `wanted` of `ids`.  With `stages`, growing numbers, returns
-        the residual stream [len(stages), len(wanted), n_embd] instead: at stage 0 the embeddings, at 2 i + 1 and
-        2 i + 2 what attention and MLP of layer i have made of it, at 2 n_layer + 1 the final hidden states.  Layers
-        beyond the last stage are not run, so they miss in the cache, too.  The caller has checked the ids, the stages
-        and that no cache row appears twice.  Raises InputError where a row would outgrow the cache, before anything is
-        changed.
+        Returns float32 [len(outputs), n_embd], what the final LayerNorm puts out for the tokens at the indices
+        `outputs` of `ids`; `logits` goes on from there.  The caller has checked the ids and that no cache row appears
+        twice.  Raises InputError where a row would outgrow the cache, before anything is changed.
         """
-        cdef int64_t m = ids.shape[0], n_segments = cache_rows.shape[0], s, i, r, n_tiles = 0, w = wanted.shape[0]
-        cdef const int64_t[::1] looked_at = _NO_STAGES if stages is None else np.array(stages, np.int64)
-        cdef int64_t n_stages = looked_at.shape[0]
-        cdef bint last = stages is None or (n_stages > 0 and looked_at[n_stages - 1] > 2 * self.n_layer)
-        cdef int64_t n_layer = self.n_layer if last else (looked_at[n_stages - 1] + 1) // 2 if n_stages > 0 else 0
-        logits = logits and stages is None
-        cdef int64_t width = self.vocab_size if logits else self.n_embd
-        cdef float[:, ::1] out = np.empty(((1 if stages is None else n_stages) * w, width), np.float32)
-        result = np.asarray(out) if stages is None else np.asarray(out).reshape(n_stages, w, width)
+        cdef float[:, ::1] out = np.empty((outputs.shape[0], self.n_embd), np.float32)
+        self._pass(cache, cache_rows, counts, ids, outputs, None, self.n_layer, out, num_threads)
+        return np.asarray(out)
+
+    def residual(self, KVCache cache not None, const int64_t[::1] cache_rows, const int64_t[::1] counts,
+                 const int32_t[::1] ids, const int64_t[::1] outputs, const int64_t[::1] stages not None, *,
+                 int num_threads=1):
+        """The residual stream at `stages`, at least one, in growing order: float32 [len(stages), len(outputs), n_embd].
+
+        At stage 0 it is the embeddings, at 2 i + 1 and 2 i + 2 what attention and MLP of layer i have made of it, at
+        2 n_layer + 1 the final hidden states.  Layers beyond the last stage are not run, so they miss in the cache,
+        too.  The other arguments and errors are those of `forward`.
+        """
+        cdef int64_t n = stages.shape[0], w = outputs.shape[0]
+        cdef int64_t n_layer = min((stages[n - 1] + 1) // 2, self.n_layer)
+        cdef float[:, ::1] out = np.empty((n * w, self.n_embd), np.float32)
+        self._pass(cache, cache_rows, counts, ids, outputs, stages, n_layer, out, num_threads)
+        return np.asarray(out).reshape(n, w, self.n_embd)
+
+    def logits(self, const float[:, ::1] states, *, int num_threads=1):
+        """The logits float32 [w, vocab_size] that the head makes of final hidden states [w, n_embd]."""
+        cdef int64_t i, w = states.shape[0]
+        cdef float[:, ::1] out = np.empty((w, self.vocab_size), np.float32)
+        if w == 0:
+            return np.asarray(out)
+        if states.shape[1] != self.n_embd:
+            raise InputError(f"the hidden states are {states.shape[1]} wide; expected {self.n_embd}")
+        cdef Workspace space = self._take_workspace(w, 1, num_threads)
+        with nogil:
+            for i in range(w):
+                memcpy(space.h + i * space.ld_embd, &states[i, 0], self.n_embd * sizeof(float))
+            linear(&self.head, space.h, space.ld_embd, w, 0, 0, &out[0, 0], self.vocab_size, space.scratch, num_threads)
+        self.workspace = space
+        return np.asarray(out)
+
+    cdef int _pass(self, KVCache cache, const int64_t[::1] cache_rows, const int64_t[::1] counts,
+                   const int32_t[::1] ids, const int64_t[::1] outputs, const int64_t[::1] stages, int64_t n_layer,
+                   float[:, ::1] out, int num_threads) except -1:
+        """Run the first `n_layer` layers, and the final LayerNorm where that is the last stage or there are none."""
+        cdef int64_t m = ids.shape[0], n_segments = cache_rows.shape[0], s, i, r, n_tiles = 0, w = outputs.shape[0]
+        cdef int64_t n_stages = 0 if stages is None else stages.shape[0]
+        cdef bint last = n_stages == 0 or stages[n_stages - 1] > 2 * self.n_layer
         if m == 0:
-            return result
+            return 0
         if cache.n_layer != self.n_layer or cache.n_head != self.n_head or \
                 cache.head_dim * cache.n_head != self.n_embd:
             raise InputError("the cache was made for a model of another shape")
@@ -199,20 +229,23 @@ cdef class Transformer:
         cdef Heads heads
         heads.n_head, heads.head_dim, heads.ld_values = self.n_head, cache.head_dim, cache.ld_values
         heads.head_size, heads.half = cache.head_size, cache.half
-        space.wanted, space.n_wanted = &wanted[0] if w > 0 else NULL, w
-        space.stages, space.n_stages = &looked_at[0] if n_stages > 0 else NULL, n_stages if w > 0 else 0
-        space.seen = &out[0, 0] if space.n_stages > 0 else NULL
+        cdef Look look
+        look.outputs, look.n_outputs = &outputs[0] if w > 0 else NULL, w
+        look.stages, look.n_stages = &stages[0] if n_stages > 0 else NULL, n_stages if w > 0 else 0
+        look.seen = &out[0, 0] if w > 0 else NULL
         with nogil:
             self._embed_tokens(space, &ids[0], &positions[0], m, num_threads)
-            self._run_blocks(space, &heads, segments, n_segments, tiles, n_tiles, m, n_layer, num_threads)
+            self._run_blocks(space, &look, &heads, segments, n_segments, tiles, n_tiles, m, n_layer, num_threads)
             if w > 0 and last:
-                self._finish(space, &out[out.shape[0] - w, 0], logits, num_threads)
+                for i in range(w):
+                    layer_norm(&self.ln_f, space.x + outputs[i] * space.ld_embd, space.ld_embd, 1,
+                               &out[out.shape[0] - w + i, 0], self.n_embd, 1)
         free(segments)
         free(tiles)
         for s in range(n_segments):
             cache.row_lengths[cache_rows[s]] += counts[s]
         self.workspace = space
-        return result
+        return 0
 
     cdef void _embed_tokens(self, Workspace space, const int32_t *ids, const int64_t *positions, int64_t m,
                             int num_threads) noexcept nogil:
@@ -221,14 +254,14 @@ cdef class Transformer:
         job.n_embd, job.x, job.ldx = self.n_embd, space.x, space.ld_embd
         parallel_for(_embed, &job, m, 8, num_threads)
 
-    cdef void _run_blocks(self, Workspace space, Heads *heads, const Segment *segments, int64_t n_segments,
+    cdef void _run_blocks(self, Workspace space, Look *look, Heads *heads, const Segment *segments, int64_t n_segments,
                           const Tile *tiles, int64_t n_tiles, int64_t m, int64_t n_layer,
                           int num_threads) noexcept nogil:
         cdef float *x = space.x
         cdef float *h = space.h
         cdef int64_t ld = space.ld_embd, ld_qkv = space.ld_qkv, ld_inner = space.ld_inner, i
         cdef Block *block
-        self._look(space, 0)
+        self._look(look, space, 0)
         for i in range(n_layer):
             block = &self.blocks[i]
             heads.layer_offset = i * self.n_head * heads.head_size
@@ -238,30 +271,21 @@ cdef class Transformer:
             attention(heads, segments, n_segments, tiles, n_tiles, space.qkv, ld_qkv, h, ld, space.scores,
                       space.ld_scores, num_threads)
             linear(&block.c_proj, h, ld, m, 0, 1, x, ld, space.scratch, num_threads)
-            self._look(space, 2 * i + 1)
+            self._look(look, space, 2 * i + 1)
             layer_norm(&block.ln_2, x, ld, m, h, ld, num_threads)
             linear(&block.c_fc, h, ld, m, self.activation, 0, space.inner, ld_inner, space.scratch, num_threads)
             linear(&block.mlp_c_proj, space.inner, ld_inner, m, 0, 1, x, ld, space.scratch, num_threads)
-            self._look(space, 2 * i + 2)
+            self._look(look, space, 2 * i + 2)
 
-    cdef void _look(self, Workspace space, int64_t stage) noexcept nogil:
+    cdef void _look(self, Look *look, Workspace space, int64_t stage) noexcept nogil:
         """Put the residual stream beside what was seen of it before, where this is a stage that is asked for."""
         cdef int64_t i
-        if space.n_stages > 0 and space.stages[0] == stage:
-            for i in range(space.n_wanted):
-                memcpy(space.seen, space.x + space.wanted[i] * space.ld_embd, self.n_embd * sizeof(float))
-                space.seen += self.n_embd
-            space.stages += 1
-            space.n_stages -= 1
-
-    cdef void _finish(self, Workspace space, float *out, bint logits, int num_threads) noexcept nogil:
-        cdef int64_t i, w = space.n_wanted
-        cdef int64_t ld = space.ld_embd if logits else self.n_embd
-        cdef float *h = space.h if logits else out
-        for i in range(w):
-            layer_norm(&self.ln_f, space.x + space.wanted[i] * space.ld_embd, space.ld_embd, 1, h + i * ld, ld, 1)
-        if logits:
-            linear(&self.head, h, ld, w, 0, 0, out, self.vocab_size, space.scratch, num_threads)
+        if look.n_stages > 0 and look.stages[0] == stage:
+            for i in range(look.n_outputs):
+                memcpy(look.seen, space.x + look.outputs[i] * space.ld_embd, self.n_embd * sizeof(float))
+                look.seen += self.n_embd
+            look.stages += 1
+            look.n_stages -= 1
 
     cdef Workspace _take_workspace(self, int64_t m, int64_t capacity, int num_threads):
         # Taken away while in use: a pass in another thread makes its own.
