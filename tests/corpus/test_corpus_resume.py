@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import corpora
@@ -41,12 +42,35 @@ def started(**arguments):
     return process
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forks():
+    """The process whose forks are killed."""
+    with subprocess.Popen(
+        [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        forks.process = process
+        yield
+        process.stdin.close()
+
+
+def forked(**arguments):
+    """The process of a job that has just begun; `ended` waits for it."""
+    print(json.dumps(arguments), file=forks.process.stdin, flush=True)
+    return int(forks.process.stdout.readline())
+
+
+def ended():
+    """The exit status of the job that was forked last, and what it reported."""
+    status, report = json.loads(forks.process.stdout.readline())
+    if status not in (0, -signal.SIGKILL):
+        raise AssertionError(report)
+    return status, report
+
+
 def run(**arguments):
     """Run a job in a process of its own: its exit status and what it reported."""
-    done = subprocess.run(command(**arguments), capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    if done.returncode not in (0, -signal.SIGKILL):
-        raise AssertionError(done.stderr)
-    return done.returncode, json.loads(done.stdout.split("\n", 1)[1]) if done.returncode == 0 else None
+    forked(**arguments)
+    return ended()
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +132,11 @@ def test_killed_at_random_moments(tmp_path, job, format):
     drawn = random.Random(f"{SEED} {format}")
     killed = 0
     for _ in range(10):
-        with started(**arguments) as process:
-            time.sleep(drawn.uniform(0, 0.15))
-            process.kill()
-        killed += process.returncode == -signal.SIGKILL
+        process = forked(**arguments)
+        time.sleep(drawn.uniform(0, 0.15))
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        killed += ended()[0] == -signal.SIGKILL
         assert complete(out, files)
         if finished(out, files, format):
             break
