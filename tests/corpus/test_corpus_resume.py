@@ -33,15 +33,6 @@ def command(**arguments):
     return [sys.executable, str(CHILD), json.dumps(arguments)]
 
 
-def started(**arguments):
-    """A process that has just begun with a job."""
-    process = subprocess.Popen(
-        command(**arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
 @pytest.fixture(scope="module", autouse=True)
 def forks():
     """The process whose forks are killed."""
@@ -315,11 +306,13 @@ def test_an_interrupt(tmp_path, job):
     arguments, expected = job
     out = tmp_path / "out"
     arguments = {**arguments, "format": "llmc", "out": str(out), "shard_tokens": 700}
-    with started(**arguments) as process:
-        time.sleep(0.03)
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=20)
-    assert process.returncode == 0 or "KeyboardInterrupt" in error
-    if process.returncode:
-        assert run(**arguments)[0] == 0
-    assert content(out) == expected["llmc"][1]
+    report, files = expected["llmc"]
+    for step in (1, report[4] // 2, report[4] - 10):
+        interrupted = command(**arguments, kill_at=step, signal=signal.SIGINT)
+        done = subprocess.run(interrupted, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+        assert done.returncode == -signal.SIGINT
+        assert done.stderr.endswith("KeyboardInterrupt\n")
+        assert complete(out, files)
+        assert run(**arguments)[1][:4] == report[:4]
+        assert content(out) == files
+        shutil.rmtree(out)

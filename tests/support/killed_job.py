@@ -4,7 +4,8 @@
 this process, which has all modules loaded already, so that a test can kill some hundred of them.
 
 The JSON has the arguments of `tokenize_files`, `size` for parts and batches of so many bytes, and `kill_at`: at the
-how-manieth call that changes what is on the disk (fsync, rename, unlink, write of tokens) the process ends at once.
+how-manieth call that changes what is on the disk (fsync, rename, unlink, write of tokens) the process gets `signal`,
+SIGKILL where none is given, which ends it at once.
 """
 
 from __future__ import annotations
@@ -18,14 +19,19 @@ import traceback
 from typing import Any
 from unittest import mock
 
-import pyarrow.parquet  # noqa: F401  loaded once for all
+import pyarrow as pa
+import pyarrow.parquet
 
 from gpt2fast.corpus import batches, documents, series, tokenize_files
+
+# The first table loads pandas where that is installed; here it is once for all forks.
+pa.table({"column": []})
 
 
 def run(arguments: dict[str, Any]) -> list[int]:
     """Run a job, and tell how much it did, and in how many changes of the disk."""
     size, kill_at = arguments.pop("size"), arguments.pop("kill_at", None)
+    sent = arguments.pop("signal", signal.SIGKILL)
     calls = 0
 
     def counted(call):
@@ -33,7 +39,7 @@ def run(arguments: dict[str, Any]) -> list[int]:
             nonlocal calls
             calls += 1
             if calls == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), sent)
             return call(*args, **kwargs)
 
         return wrapper
@@ -45,7 +51,9 @@ def run(arguments: dict[str, Any]) -> list[int]:
                 super().write(content[: len(content) // 2])
             return counted(super().write)(content)
 
-    for name in ("fsync", "replace", "unlink", "truncate"):
+    # What a killed process has written is there, synchronised or not; so the disk, which is slow, is not waited for.
+    os.fsync = counted(os.fstat)
+    for name in ("replace", "unlink", "truncate"):
         setattr(os, name, counted(getattr(os, name)))
     with (
         mock.patch.object(series.io, "FileIO", File),
@@ -81,7 +89,6 @@ def fork(arguments: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        print("ready", flush=True)
         print(json.dumps(run(json.loads(sys.argv[1]))))
     else:
         for line in sys.stdin:
