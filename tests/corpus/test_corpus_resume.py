@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import corpora
@@ -32,21 +33,35 @@ def command(**arguments):
     return [sys.executable, str(CHILD), json.dumps(arguments)]
 
 
-def started(**arguments):
-    """A process that has just begun with a job."""
-    process = subprocess.Popen(
-        command(**arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
+@pytest.fixture(scope="module", autouse=True)
+def forks():
+    """The process whose forks are killed."""
+    with subprocess.Popen(
+        [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        forks.process = process
+        yield
+        process.stdin.close()
+
+
+def forked(**arguments):
+    """The process of a job that has just begun; `ended` waits for it."""
+    print(json.dumps(arguments), file=forks.process.stdin, flush=True)
+    return int(forks.process.stdout.readline())
+
+
+def ended():
+    """The exit status of the job that was forked last, and what it reported."""
+    status, report = json.loads(forks.process.stdout.readline())
+    if status not in (0, -signal.SIGKILL):
+        raise AssertionError(report)
+    return status, report
 
 
 def run(**arguments):
     """Run a job in a process of its own: its exit status and what it reported."""
-    done = subprocess.run(command(**arguments), capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    if done.returncode not in (0, -signal.SIGKILL):
-        raise AssertionError(done.stderr)
-    return done.returncode, json.loads(done.stdout.split("\n", 1)[1]) if done.returncode == 0 else None
+    forked(**arguments)
+    return ended()
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +123,11 @@ def test_killed_at_random_moments(tmp_path, job, format):
     drawn = random.Random(f"{SEED} {format}")
     killed = 0
     for _ in range(10):
-        with started(**arguments) as process:
-            time.sleep(drawn.uniform(0, 0.15))
-            process.kill()
-        killed += process.returncode == -signal.SIGKILL
+        process = forked(**arguments)
+        time.sleep(drawn.uniform(0, 0.15))
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        killed += ended()[0] == -signal.SIGKILL
         assert complete(out, files)
         if finished(out, files, format):
             break
@@ -290,11 +306,13 @@ def test_an_interrupt(tmp_path, job):
     arguments, expected = job
     out = tmp_path / "out"
     arguments = {**arguments, "format": "llmc", "out": str(out), "shard_tokens": 700}
-    with started(**arguments) as process:
-        time.sleep(0.03)
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=20)
-    assert process.returncode == 0 or "KeyboardInterrupt" in error
-    if process.returncode:
-        assert run(**arguments)[0] == 0
-    assert content(out) == expected["llmc"][1]
+    report, files = expected["llmc"]
+    for step in (1, report[4] // 2, report[4] - 10):
+        interrupted = command(**arguments, kill_at=step, signal=signal.SIGINT)
+        done = subprocess.run(interrupted, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+        assert done.returncode == -signal.SIGINT
+        assert done.stderr.endswith("KeyboardInterrupt\n")
+        assert complete(out, files)
+        assert run(**arguments)[1][:4] == report[:4]
+        assert content(out) == files
+        shutil.rmtree(out)

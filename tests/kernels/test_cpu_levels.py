@@ -20,19 +20,18 @@ def run(code_or_arguments, level):
     )
 
 
-@pytest.mark.parametrize("level", cpu.supported_levels())
-def test_kernels_and_checkpoints_at_each_level(level):
+@pytest.mark.parametrize("level", ["", *cpu.supported_levels()])
+def test_a_level_is_chosen_by_name_and_the_best_without_one(level):
     printed = run("import gpt2fast.kernels.cpu as c; print(c.cpu_level())", level)
-    assert printed.stdout.strip() == level
+    assert printed.stdout.strip() == (level or cpu.supported_levels()[-1])
+
+
+# At the level of this process the files run in this process.
+@pytest.mark.parametrize("level", [level for level in cpu.supported_levels() if level != cpu.cpu_level()])
+def test_kernels_and_checkpoints_at_each_other_level(level):
     files = [f"tests/{name}.py" for name in ("kernels/test_kernels", "model/test_reference", "model/test_invariance")]
     result = run(["-m", "pytest", "-q", "-m", "not slow", *files], level)
     assert result.returncode == 0, result.stdout[-3000:]
-
-
-def test_best_level_by_default():
-    assert (
-        run("import gpt2fast.kernels.cpu as c; print(c.cpu_level())", "").stdout.strip() == cpu.supported_levels()[-1]
-    )
 
 
 def test_unknown_level_is_an_import_error():

@@ -98,13 +98,19 @@ def test_save_and_load(tiny, tmp_path):
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["n_positions"] == 64
 
 
+@pytest.fixture(scope="module", params=["gpt2", "gpt2-medium"])
+def published(request):
+    """A published size: its name, configuration and weights, which take as long to draw as to run."""
+    config = seeded.config(request.param)
+    return request.param, config, seeded.tensors(config)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("gemm", GEMMS)
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-medium"])
-def test_full_size(data, name, gemm):
+def test_full_size(data, published, gemm):
+    name, config, tensors = published
     expected = np.load(data / "reference" / f"expected-{name}.npz")
-    config = seeded.config(name)
-    model = GPT2.from_tensors(config, seeded.tensors(config), gemm=gemm)
+    model = GPT2.from_tensors(config, tensors, gemm=gemm)
     assert model.num_parameters == expected["parameters"]
     assert model.num_parameters == {"gpt2": 124_439_808, "gpt2-medium": 354_823_168}[name]
     for i in range(3):
