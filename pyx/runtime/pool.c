@@ -11,6 +11,8 @@
  *   beside a busy process on two cores at 0.85 to 1.0 times the rate of one thread without (float32, int8, int4;
  *   November 2026), at 0.70 to 0.94 times if they always go on together.  That the caller sleeps instead of yielding,
  *   so that the system may move the worker to its core, made no clear difference.
+ * - Loops compute with IEEE 754's default rounding and with subnormal numbers, whatever the caller's thread does: other
+ *   libraries switch them off for a whole process, and results would differ.  The caller gets its own way back.
  * - After fork() the child starts over with no workers; they are created again on demand.
  *
  * The state of the current loop is one 64-bit word, so that entering, leaving and closing are single atomic steps:
@@ -24,6 +26,29 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <time.h>
+
+/* How this thread's processor rounds, and what it does with subnormal numbers. */
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+typedef unsigned gf_arithmetic;
+#define IEEE 0x1f80
+static gf_arithmetic get_arithmetic(void) { return _mm_getcsr(); }
+static void set_arithmetic(gf_arithmetic to) { _mm_setcsr(to); }
+#elif defined(__aarch64__)
+typedef uint64_t gf_arithmetic;
+#define IEEE 0
+static gf_arithmetic get_arithmetic(void) {
+    gf_arithmetic now;
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(now));
+    return now;
+}
+static void set_arithmetic(gf_arithmetic to) { __asm__ __volatile__("msr fpcr, %0" ::"r"(to)); }
+#else
+typedef int gf_arithmetic;
+#define IEEE 0
+static gf_arithmetic get_arithmetic(void) { return IEEE; }
+static void set_arithmetic(gf_arithmetic to) { (void)to; }
+#endif
 
 #define OPEN (UINT64_C(1) << 31)
 #define ENTERED (UINT64_C(1) << 16)
@@ -108,6 +133,7 @@ static uint64_t wait_for_loop(uint64_t seen) {
 
 static void *worker(void *argument) {
     uint64_t seen = (uint64_t)(uintptr_t)argument;
+    set_arithmetic(IEEE);
     for (;;) {
         uint64_t word = wait_for_loop(seen);
         seen = LOOP(word);
@@ -187,8 +213,7 @@ static void wait_for_workers(int64_t start) {
     if (waited > LOST + (waiting - start)) leave_out_a_worker(waited);
 }
 
-void gf_parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) {
-    if (count <= 0) return;
+static void run_loop(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) {
     if (grain < 1) grain = 1;
     if (num_threads > GPT2FAST_MAX_THREADS) num_threads = GPT2FAST_MAX_THREADS;
     int64_t pieces = (count - 1) / grain + 1;
@@ -217,4 +242,16 @@ void gf_parallel_for(gf_task task, void *context, int64_t count, int64_t grain, 
     atomic_fetch_and_explicit(&pool.word, ~OPEN, memory_order_acq_rel);
     wait_for_workers(start);
     pthread_mutex_unlock(&pool.owner);
+}
+
+void gf_parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) {
+    if (count <= 0) return;
+    const gf_arithmetic callers = get_arithmetic();
+    if (callers == IEEE) {
+        run_loop(task, context, count, grain, num_threads);
+        return;
+    }
+    set_arithmetic(IEEE);
+    run_loop(task, context, count, grain, num_threads);
+    set_arithmetic(callers);
 }

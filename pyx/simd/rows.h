@@ -31,6 +31,13 @@ typedef struct {
     int32_t sum; /* of the codes */
 } gf_group;
 
+/* What a row of logits says about one of them.  NaN where a logit is NaN or infinite, or all are minus infinity. */
+typedef struct {
+    double log_probability; /* natural logarithm of its softmax */
+    double entropy;         /* of the softmax, in bits */
+    int64_t rank;           /* how many are higher, plus one */
+} gf_measures;
+
 typedef void (*gf_panel_quantised)(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes,
                                    const gf_group *scales, int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y,
                                    int64_t ldy);
@@ -48,7 +55,10 @@ typedef struct {
     void (*panel_float32)(const float *panel, int64_t k, const float *x, int64_t ldx, int64_t rows, gf_epilogue epilogue,
                           float *y, int64_t ldy);
 
-    /* The same with bfloat16 weights, [(k + 1) / 2][GF_PANEL][2]. */
+    /* The k values of a row rounded to bfloat16, and a zero where k is odd: what panel_bfloat16 takes. */
+    void (*round_row)(const float *x, int64_t k, float *y);
+
+    /* The same with bfloat16 weights, [(k + 1) / 2][GF_PANEL][2], and rows that are rounded. */
     void (*panel_bfloat16)(const uint16_t *panel, int64_t k, const float *x, int64_t ldx, int64_t rows,
                            gf_epilogue epilogue, float *y, int64_t ldy);
 
@@ -68,6 +78,16 @@ typedef struct {
     void (*attend)(int half, const float *q, int64_t ldq, int64_t rows, int64_t position, const void *const *blocks,
                    int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores,
                    float *out, int64_t ldo);
+
+    /* Functions of n values; y may be x. */
+    void (*exp_float32)(const float *x, int64_t n, float *y);
+    void (*erf_float32)(const float *x, int64_t n, float *y);
+    void (*exp_float64)(const double *x, int64_t n, double *y);
+    void (*log_float64)(const double *x, int64_t n, double *y);
+    double (*sum_float64)(const double *x, int64_t n);
+
+    /* What n logits say about the one with number `target`. */
+    void (*measure)(const float *logits, int64_t n, int64_t target, gf_measures *out);
 } gf_rows;
 
 extern const gf_rows gf_rows_baseline;

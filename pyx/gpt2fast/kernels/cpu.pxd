@@ -14,6 +14,10 @@ cdef extern from "simd/rows.h":
     ctypedef struct gf_group:
         float scale
         int32_t sum
+    ctypedef struct gf_measures:
+        double log_probability
+        double entropy
+        int64_t rank
     ctypedef void (*gf_panel_quantised)(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes,
                                         const gf_group *scales, int64_t ldscales, int64_t rows, gf_epilogue epilogue,
                                         float *y, int64_t ldy) noexcept nogil
@@ -24,6 +28,7 @@ cdef extern from "simd/rows.h":
         void (*activate)(float *x, const float *bias, int activation, int64_t n) noexcept nogil
         void (*panel_float32)(const float *panel, int64_t k, const float *x, int64_t ldx, int64_t rows,
                               gf_epilogue epilogue, float *y, int64_t ldy) noexcept nogil
+        void (*round_row)(const float *x, int64_t k, float *y) noexcept nogil
         void (*panel_bfloat16)(const uint16_t *panel, int64_t k, const float *x, int64_t ldx, int64_t rows,
                                gf_epilogue epilogue, float *y, int64_t ldy) noexcept nogil
         void (*quantise_row)(const float *x, int64_t k, int8_t *codes, gf_group *groups) noexcept nogil
@@ -33,6 +38,12 @@ cdef extern from "simd/rows.h":
         void (*attend)(int half, const float *q, int64_t ldq, int64_t rows, int64_t position, const void *const *blocks,
                        int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores,
                        float *out, int64_t ldo) noexcept nogil
+        void (*exp_float32)(const float *x, int64_t n, float *y) noexcept nogil
+        void (*erf_float32)(const float *x, int64_t n, float *y) noexcept nogil
+        void (*exp_float64)(const double *x, int64_t n, double *y) noexcept nogil
+        void (*log_float64)(const double *x, int64_t n, double *y) noexcept nogil
+        double (*sum_float64)(const double *x, int64_t n) noexcept nogil
+        void (*measure)(const float *logits, int64_t n, int64_t target, gf_measures *out) noexcept nogil
 
 cdef extern from "runtime/pool.h":
     enum:

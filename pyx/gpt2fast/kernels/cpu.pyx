@@ -60,6 +60,19 @@ def cpu_level():
     return rows.name.decode()
 
 
+def use_level(str name):
+    """Run all kernels of this process at another of `supported_levels` from now on: for tests, which compare levels.
+
+    Nothing may be computed meanwhile.  Raises ValueError where this processor does not support the level.
+    """
+    global rows
+    cdef int known
+    cdef const gf_rows *chosen = gf_rows_for(name.encode(), &known)
+    if chosen == NULL:
+        raise ValueError(f"the CPU level is {name!r}; expected one of {', '.join(supported_levels())}")
+    rows = chosen
+
+
 rows = _choose()
 
 

@@ -53,6 +53,9 @@ cdef struct Product:
     int64_t groups
     int8_t *codes
     gf_group *scales
+    # Activations rounded to bfloat16, [m][ld_rounded].
+    float *rounded
+    int64_t ld_rounded
 
 
 cdef inline void _one_panel(Product *job, const char *panel, int64_t first, int64_t count, gf_epilogue epilogue,
@@ -65,7 +68,8 @@ cdef inline void _one_panel(Product *job, const char *panel, int64_t first, int6
     if w.layout == PANEL_FLOAT32:
         rows.panel_float32(<const float *> panel, w.k, x, job.ldx, count, epilogue, y, ldy)
     elif w.layout == PANEL_BFLOAT16:
-        rows.panel_bfloat16(<const uint16_t *> panel, w.k, x, job.ldx, count, epilogue, y, ldy)
+        rows.panel_bfloat16(<const uint16_t *> panel, w.k, job.rounded + first * job.ld_rounded, job.ld_rounded, count,
+                            epilogue, y, ldy)
     else:
         codes = job.codes + first * job.groups * GF_GROUP
         scales = job.scales + first * job.groups
@@ -116,6 +120,18 @@ cdef void _quantise(void *context, int64_t begin, int64_t end, int thread) noexc
                           job.scales + r * job.groups)
 
 
+cdef void _round(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
+    cdef Product *job = <Product *> context
+    cdef int64_t r
+    for r in range(begin, end):
+        rows.round_row(job.x + r * job.ldx, job.w.k, job.rounded + r * job.ld_rounded)
+
+
+cdef inline int64_t _rounded_row(int64_t k) noexcept nogil:
+    # Whole panels and a cache line: see above.
+    return (k + GF_PANEL - 1) // GF_PANEL * GF_PANEL + 16
+
+
 cdef void _blas_columns(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
     cdef Product *job = <Product *> context
     cdef const Matrix *w = job.w
@@ -128,8 +144,8 @@ cdef void _blas_columns(void *context, int64_t begin, int64_t end, int thread) n
 
 
 cdef size_t scratch_size(int64_t m, int64_t k) noexcept nogil:
-    """Bytes that `linear` needs for quantised activations [m, k]."""
-    return <size_t> (m * ((k + GF_GROUP - 1) // GF_GROUP)) * (GF_GROUP + sizeof(gf_group))
+    """Bytes that `linear` needs for activations [m, k] that are quantised or rounded."""
+    return <size_t> m * max((k + GF_GROUP - 1) // GF_GROUP * (GF_GROUP + sizeof(gf_group)), _rounded_row(k) * sizeof(float))
 
 
 cdef void linear(const Matrix *w, const float *x, int64_t ldx, int64_t m, int activation, int accumulate, float *y,
@@ -153,6 +169,9 @@ cdef void linear(const Matrix *w, const float *x, int64_t ldx, int64_t m, int ac
         job.scales = <gf_group *> scratch
         job.codes = <int8_t *> (job.scales + m * job.groups)
         parallel_for(_quantise, &job, m, 8, num_threads)
+    elif w.layout == PANEL_BFLOAT16:
+        job.rounded, job.ld_rounded = <float *> scratch, _rounded_row(w.k)
+        parallel_for(_round, &job, m, 8, num_threads)
     # Eight pieces a thread: small enough to even out a busy core, long enough to stream.
     parallel_for(_panels, &job, panels, max(panels // (8 * num_threads), 1), num_threads)
 

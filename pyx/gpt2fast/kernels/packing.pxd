@@ -27,9 +27,15 @@ cdef void pack_panel(Packing *job, int64_t p) noexcept nogil
 cdef void unpack_column(Layout layout, const void *panels, int64_t k, int64_t column, float *out) noexcept nogil
 
 cdef inline uint16_t to_bfloat16(float value) noexcept nogil:
-    # To nearest, ties to even; NaN stays NaN.
-    cdef uint32_t bits
+    # To nearest, ties to even; 0 under 2^-56, infinity from 2^64 on: see bfloat16.inc.c.
+    cdef uint32_t bits, sign, magnitude
     memcpy(&bits, &value, 4)
+    sign = bits >> 16 & 0x8000
     if value != value:
-        return <uint16_t> (bits >> 16 | 0x40)
-    return <uint16_t> ((bits + 0x7fff + (bits >> 16 & 1)) >> 16)
+        return <uint16_t> (sign | 0x7fc0)
+    magnitude = ((bits & 0x7fffffff) + 0x7fff + (bits >> 16 & 1)) >> 16
+    if magnitude < 0x2380:
+        magnitude = 0
+    elif magnitude >= 0x5f80:
+        magnitude = 0x7f80
+    return <uint16_t> (sign | magnitude)

@@ -42,7 +42,7 @@ GF_INLINE void score_blocks(const int half, const int rows, const int count, con
             fetch_cached(half, next[b], at);
             GF_UNROLL for (int r = 0; r < rows; r++) {
                 const vf value = splat(q[r * ldq + d]);
-                GF_UNROLL for (int v = 0; v < WIDTH; v++) sum[r * count + b][v] += value * key[v];
+                GF_UNROLL for (int v = 0; v < WIDTH; v++) sum[r * count + b][v] = vfma(value, key[v], sum[r * count + b][v]);
             }
         }
     }
@@ -54,8 +54,10 @@ GF_INLINE void score_blocks(const int half, const int rows, const int count, con
     }
 }
 
-/* Scores of the positions 0..last become e^(score - largest), later ones 0; returns one over their sum. */
+/* Scores of the positions 0..last become e^(score - largest), later ones 0; returns one over their sum, which has
+ * GF_BLOCK lanes: lane j adds the positions j, j + 16, j + 32 … in this order. */
 GF_INLINE float softmax_row(float *scores, int64_t last, int64_t length) {
+    enum { WIDTH = GF_BLOCK / GF_LANES };
     const vf minus_infinity = splat(-INFINITY);
     vi lane;
     for (int i = 0; i < GF_LANES; i++) lane[i] = i;
@@ -64,17 +66,20 @@ GF_INLINE float softmax_row(float *scores, int64_t last, int64_t length) {
         const vi outside = lane > (int32_t)(last - t);
         largest = vmax(choose(outside, minus_infinity, load(scores + t)), largest);
     }
-    float top = largest[0];
-    for (int i = 1; i < GF_LANES; i++) top = largest[i] > top ? largest[i] : top;
-    vf sum = splat(0.0f);
-    for (int64_t t = 0; t < length; t += GF_LANES) {
-        /* Beyond `last` lie scores of other rows' positions or of old cache contents: replaced, not multiplied. */
-        const vi outside = lane > (int32_t)(last - t);
-        const vf e = (vf)(~outside & (vi)vexp(load(scores + t) - top));
-        store(scores + t, e);
-        sum += e;
+    const float top = max_lanes(largest);
+    vf sum[WIDTH];
+    GF_UNROLL for (int v = 0; v < WIDTH; v++) sum[v] = splat(0.0f);
+    for (int64_t t = 0; t < length; t += GF_BLOCK) {
+        GF_UNROLL for (int v = 0; v < WIDTH; v++) {
+            /* Beyond `last` lie scores of other rows' positions or of old cache contents: replaced, not multiplied. */
+            const int64_t at = t + v * GF_LANES;
+            const vi outside = lane > (int32_t)(last - at);
+            const vf e = (vf)(~outside & (vi)vexp(load(scores + at) - top));
+            store(scores + at, e);
+            sum[v] += e;
+        }
     }
-    return 1.0f / sum_lanes(sum);
+    return 1.0f / sum_registers(WIDTH, sum);
 }
 
 /* out[r] = inverse[r] * sum over t of weights[r][t] * values[t], for `width` registers of columns. */
@@ -97,7 +102,7 @@ GF_INLINE void mix_values(const int half, const int rows, const int width, const
             }
             GF_UNROLL for (int r = 0; r < rows; r++) {
                 const vf weight = splat(weights[r * ld_weights + start + t]);
-                GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] += weight * value[v];
+                GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = vfma(weight, value[v], sum[r][v]);
             }
         }
     }

@@ -17,20 +17,20 @@ GF_INLINE vi dot_four(const int bits, vi sums, vi weights, vi x) {
 
 #elif GF_LANES == 16 || GF_LANES == 8
 
-/* The instruction that multiplies unsigned with signed bytes adds pairs of products in 16 bits, too few for 255 * 127
- * twice.  127 * 127 twice fits: with the sign moved from the activations to the weights. */
+/* The instruction that multiplies unsigned with signed bytes adds pairs of products in 16 bits, and 2 * 255 * 127 saturates
+ * them.  So the sign moves from the weights to the activations: 2 * 128 * 127 = 32,512 fits, and so do 2 * 15 * 127. */
 GF_INLINE int dot_offset(const int bits) { return bits == 8 ? 0 : 8; }
 
 GF_INLINE vi dot_four(const int bits, vi sums, vi weights, vi x) {
 #if GF_LANES == 16
     const __m512i w = (__m512i)(weights ^ (bits == 8 ? (int32_t)0x80808080 : 0)), a = (__m512i)x;
-    const __m512i pairs = bits == 8 ? _mm512_maddubs_epi16(_mm512_abs_epi8(a), _mm512_mask_sub_epi8(
-                                          w, _mm512_movepi8_mask(a), _mm512_setzero_si512(), w))
+    const __m512i pairs = bits == 8 ? _mm512_maddubs_epi16(_mm512_abs_epi8(w), _mm512_mask_sub_epi8(
+                                          a, _mm512_movepi8_mask(w), _mm512_setzero_si512(), a))
                                     : _mm512_maddubs_epi16(w, a);
     return sums + (vi)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 #else
     const __m256i w = (__m256i)(weights ^ (bits == 8 ? (int32_t)0x80808080 : 0)), a = (__m256i)x;
-    const __m256i pairs = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(w, a))
+    const __m256i pairs = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w))
                                     : _mm256_maddubs_epi16(w, a);
     return sums + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #endif

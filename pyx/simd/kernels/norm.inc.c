@@ -1,30 +1,57 @@
-/* LayerNorm and activations of one row.  The order of every sum depends on n alone, never on what else is computed. */
+/* LayerNorm and activations of one row.
+ *
+ * A sum over n values has 32 lanes, whatever a register holds: lane j adds the values j, j + 32, j + 64 … in this order,
+ * and sum_registers adds the lanes.  So its bits depend on the values alone, never on the CPU level or on what else is
+ * computed. */
+
+enum { GF_SUM_LANES = 32, GF_SUM_REGISTERS = GF_SUM_LANES / GF_LANES };
+
+/* The values of GF_SUM_LANES lanes from x on, less `mean`, of which only `rest` are there: the others count nothing. */
+GF_INLINE void last_lanes(const float *x, int64_t rest, float mean, float *lanes) {
+    for (int64_t j = 0; j < GF_SUM_LANES; j++) lanes[j] = j < rest ? x[j] - mean : 0.0f;
+}
 
 static void layer_norm(const float *x, const float *weight, const float *bias, float epsilon, int64_t n, float *y) {
-    enum { STEP = 2 * GF_LANES };
-    vf s0 = splat(0.0f), s1 = s0;
+    const int64_t whole = n - n % GF_SUM_LANES;
+    float last[GF_SUM_LANES];
+    vf sum[GF_SUM_REGISTERS], squares[GF_SUM_REGISTERS];
+    GF_UNROLL for (int v = 0; v < GF_SUM_REGISTERS; v++) sum[v] = squares[v] = splat(0.0f);
+    for (int64_t i = 0; i < whole; i += GF_SUM_LANES) {
+        GF_UNROLL for (int v = 0; v < GF_SUM_REGISTERS; v++) sum[v] += load(x + i + v * GF_LANES);
+    }
+    if (whole < n) {
+        last_lanes(x + whole, n - whole, 0.0f, last);
+        GF_UNROLL for (int v = 0; v < GF_SUM_REGISTERS; v++) sum[v] += load(last + v * GF_LANES);
+    }
+    const float mean = sum_registers(GF_SUM_REGISTERS, sum) / (float)n;
+
+    for (int64_t i = 0; i < whole; i += GF_SUM_LANES) {
+        GF_UNROLL for (int v = 0; v < GF_SUM_REGISTERS; v++) {
+            const vf d = load(x + i + v * GF_LANES) - mean;
+            squares[v] = vfma(d, d, squares[v]);
+        }
+    }
+    if (whole < n) {
+        last_lanes(x + whole, n - whole, mean, last);
+        GF_UNROLL for (int v = 0; v < GF_SUM_REGISTERS; v++) {
+            const vf d = load(last + v * GF_LANES);
+            squares[v] = vfma(d, d, squares[v]);
+        }
+    }
+    const float scale = 1.0f / sqrtf(sum_registers(GF_SUM_REGISTERS, squares) / (float)n + epsilon);
+
     int64_t i = 0;
-    for (; i + STEP <= n; i += STEP) {
-        s0 += load(x + i);
-        s1 += load(x + i + GF_LANES);
+    for (; i + GF_LANES <= n; i += GF_LANES)
+        store(y + i, vfma((load(x + i) - mean) * scale, load(weight + i), load(bias + i)));
+    if (i < n) {
+        float values[3][GF_LANES] = {{0}};
+        const size_t size = (size_t)(n - i) * sizeof(float);
+        memcpy(values[0], x + i, size);
+        memcpy(values[1], weight + i, size);
+        memcpy(values[2], bias + i, size);
+        store(values[0], vfma((load(values[0]) - mean) * scale, load(values[1]), load(values[2])));
+        memcpy(y + i, values[0], size);
     }
-    float sum = sum_lanes(s0 + s1);
-    for (int64_t j = i; j < n; j++) sum += x[j];
-    const float mean = sum / (float)n;
-
-    s0 = s1 = splat(0.0f);
-    for (i = 0; i + STEP <= n; i += STEP) {
-        vf d0 = load(x + i) - mean, d1 = load(x + i + GF_LANES) - mean;
-        s0 += d0 * d0;
-        s1 += d1 * d1;
-    }
-    float squares = sum_lanes(s0 + s1);
-    for (int64_t j = i; j < n; j++) squares += (x[j] - mean) * (x[j] - mean);
-    const float scale = 1.0f / sqrtf(squares / (float)n + epsilon);
-
-    for (i = 0; i + GF_LANES <= n; i += GF_LANES)
-        store(y + i, (load(x + i) - mean) * scale * load(weight + i) + load(bias + i));
-    for (; i < n; i++) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
 }
 
 static void activate(float *x, const float *bias, int activation, int64_t n) {

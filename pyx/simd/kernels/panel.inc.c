@@ -1,7 +1,8 @@
 /* A panel of GF_PANEL weight columns times one to twelve rows.
  *
- * Every output is one accumulator that takes its k products in order, whatever `rows` is and whichever rows share the
- * tile: so a row's result is the same bit for bit alone, in a batch and in a prompt.  That is a promise; keep it. */
+ * Every output is one accumulator that takes its k products in order, each with one rounding (vfma), whatever `rows` is,
+ * whichever rows share the tile and whatever the CPU level: so a row's result is the same bit for bit alone, in a batch
+ * and in a prompt, on every machine.  That is a promise; keep it. */
 
 /* Bias and residual on the accumulators of a tile, and their store. */
 GF_INLINE void finish_tile(const int rows, const int width, vf sum[GF_MAX_ROWS][8], const gf_epilogue *epilogue, int column,
@@ -86,7 +87,7 @@ GF_INLINE void tile_float32(const int rows, const int width, const float *w, con
         GF_UNROLL for (int v = 0; v < width; v++) column_weights[v] = load(w + i * GF_PANEL + v * GF_LANES);
         GF_UNROLL for (int r = 0; r < rows; r++) {
             const vf value = splat(x[r * ldx + i]);
-            GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] += value * column_weights[v];
+            GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = vfma(value, column_weights[v], sum[r][v]);
         }
     }
     end_part(rows, width, sum, part);
