@@ -79,7 +79,8 @@ def test_quantised(dtype, m, k, n, by_output, threads, seed):
     x, w, b, start = draw(seed, m, k), draw(seed + 1, k, n), draw(seed + 2, n), draw(seed + 3, m, n)
     weight = Weight.panels(np.ascontiguousarray(w.T) if by_output else w, b, dtype=dtype, by_output=by_output)
     kept = weight.values().astype(np.float64)
-    exact = reference.linear(reference.quantise(x) if dtype.startswith("int") else x.astype(np.float64), kept, b)
+    seen = reference.bfloat16(x) if dtype == "bfloat16" else reference.quantise(x)
+    exact = reference.linear(seen, kept, b)
     tolerance = {"rtol": 1e-5, "atol": 1e-5 * np.sqrt(k)}
     np.testing.assert_allclose(weight.multiply(x, num_threads=threads), exact, **tolerance)
     np.testing.assert_allclose(weight.multiply(x, add_to=start, num_threads=threads), start + exact, **tolerance)

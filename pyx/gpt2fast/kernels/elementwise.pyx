@@ -91,7 +91,7 @@ def log(x, out=None):
 def erf(x, out=None):
     """The error function of each value of x, an array of float32, as a new array or in `out`, which may be x.
 
-    Within 1 unit in the last place of the exact value.
+    Within 1.2 units in the last place of the exact value.
 
     >>> import numpy as np
     >>> erf(np.array([0.0, 0.5, 9.0], np.float32))

@@ -52,20 +52,18 @@ GF_INLINE void tile_bfloat16(const int rows, const int width, const uint16_t *w,
     begin_part(rows, width, sum, part);
     w += 2 * part->column;
     for (int64_t i = part->from; i < to; i += 2) { /* parts begin at an even k */
-        vf even[8], odd[8];
-        fetch_ahead(rows, w + i * GF_PANEL, GF_PART * GF_PANEL * 2);
-        GF_UNROLL for (int v = 0; v < width; v++) {
-            const vu pair = *(const vu_unaligned *)(w + i * GF_PANEL + 2 * v * GF_LANES);
-            even[v] = (vf)(pair << 16);
-            odd[v] = (vf)(pair & 0xffff0000u);
-        }
+        const vu_unaligned *pairs = (const vu_unaligned *)(w + i * GF_PANEL);
+        vf column_weights[8];
+        fetch_ahead(rows, pairs, GF_PART * GF_PANEL * 2);
+        GF_UNROLL for (int v = 0; v < width; v++) column_weights[v] = (vf)(pairs[v] & 0xffff0000u);
         GF_UNROLL for (int r = 0; r < rows; r++) {
             const vf value = splat(x[r * ldx + i + 1]);
-            GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = add_exact_product(value, odd[v], sum[r][v]);
+            GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = add_exact_product(value, column_weights[v], sum[r][v]);
         }
+        GF_UNROLL for (int v = 0; v < width; v++) column_weights[v] = (vf)(pairs[v] << 16);
         GF_UNROLL for (int r = 0; r < rows; r++) {
             const vf value = splat(x[r * ldx + i]);
-            GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = add_exact_product(value, even[v], sum[r][v]);
+            GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = add_exact_product(value, column_weights[v], sum[r][v]);
         }
     }
     end_part(rows, width, sum, part);

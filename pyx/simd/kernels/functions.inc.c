@@ -23,7 +23,7 @@ GF_INLINE vf vexp(vf x) {
     return (vf)((vi)(p * (vf)power) & ~underflow);
 }
 
-/* The error function, within 1 ULP: x + x p(x^2) up to 1, then 1 - e^-q(|x|), which is 1 from 4 on. */
+/* The error function, within 1.2 ULP: x + x p(x^2) under 1, then 1 - e^-q(|x|), which is 1 from 4 on. */
 GF_INLINE vf verf(vf x) {
     const vf magnitude = (vf)((vi)x & 0x7fffffff);
     vf z = x * x;
@@ -37,7 +37,7 @@ GF_INLINE vf verf(vf x) {
     const vf a = choose(magnitude > splat(4.0f), splat(4.0f), magnitude);
     vf q = splat(-0x1.86db4ap-13f);
     q = vfma(q, a, splat(0x1.8259a0p-9f));
-    q = vfma(q, a, splat(-0x1.65caceP-6f));
+    q = vfma(q, a, splat(-0x1.65cacep-6f));
     q = vfma(q, a, splat(0x1.a652ecp-4f));
     q = vfma(q, a, splat(0x1.46baf8p-1f));
     q = vfma(q, a, splat(0x1.2088e8p+0f));
