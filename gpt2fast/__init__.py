@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpt2fast import safetensors
+    from gpt2fast._internal.numerics import numerics_version
     from gpt2fast.checkpoint.config import Config
     from gpt2fast.generation.beam import Beam
     from gpt2fast.generation.sequence import Generation
@@ -65,6 +66,7 @@ __all__ = [
     "__version__",
     "get_encoding",
     "load",
+    "numerics_version",
     "safetensors",
 ]
 
@@ -78,6 +80,7 @@ _HOMES = {
     "Tokenizer": "tokenizer",
     "get_encoding": "tokenizer",
     "load": "language_model",
+    "numerics_version": "_internal.numerics",
 }
 
 finder.install()

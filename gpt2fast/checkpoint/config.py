@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,8 @@ class Config:
 
     def attention_scale(self, layer: int) -> float:
         """The factor of the attention scores of `layer`, counted from 0."""
-        scale = self.head_dim**-0.5 if self.scale_attn_weights else 1.0
+        # A root and a quotient are rounded alike by every C library, a power is not.
+        scale = 1 / math.sqrt(self.head_dim) if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
     @classmethod

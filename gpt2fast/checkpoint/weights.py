@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast import safetensors as st
+from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
@@ -33,6 +34,7 @@ TABLES = ("wte.weight", "lm_head.weight")
 DTYPES = ("float32", "bfloat16", "int8", "int4")
 
 _PACKED = "gpt2fast.panels"
+_NUMERICS = "gpt2fast.numerics_version"
 _VERSION = 1  # goes up when the bytes of panels get another meaning
 # Causal masks that older checkpoints carry along, float or bool.
 _MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -81,7 +83,7 @@ def inputs_and_outputs(config: Config, name: str) -> tuple[int, int]:
 
 def packed_metadata(dtype: str) -> dict[str, str]:
     """The metadata of a file whose `packed_names` are bytes of panels; see `kernels.linear`."""
-    return {_PACKED: f"{dtype}/{_VERSION}"}
+    return {_PACKED: f"{dtype}/{_VERSION}", _NUMERICS: str(numerics_version)}
 
 
 def _packed_dtype(metadata: Mapping[str, str]) -> str | None:
@@ -93,6 +95,12 @@ def _packed_dtype(metadata: Mapping[str, str]) -> str | None:
         raise InputError(
             f"the weights are packed as {metadata[_PACKED]!r}; this version reads "
             f"{', '.join(f'{name}/{_VERSION}' for name in DTYPES)}: pack them anew from the original"
+        )
+    found = metadata.get(_NUMERICS, "none")
+    if found != str(numerics_version):
+        raise InputError(
+            f"the weights were packed with {_NUMERICS} {found}; this version has {numerics_version}, so the same weights "
+            "give other values: pack them anew from the original"
         )
     return dtype
 
