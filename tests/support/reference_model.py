@@ -7,6 +7,7 @@ Written for reading: each function is one idea, shapes are beside the lines, com
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 
@@ -71,6 +72,15 @@ def bfloat16(x):
     """Rounded to the nearest number with 8 significant bits, as float64."""
     bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+def fused(a, b, c):
+    """a * b + c of three floats, rounded once to float32: the nearest, of two the one with an even last bit."""
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    near = np.float32(float(exact))
+    candidates = [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
+    finite = [value for value in candidates if np.isfinite(value)]
+    return min(finite, key=lambda value: (abs(Fraction(float(value)) - exact), int(value.view(np.uint32)) & 1))
 
 
 def attention(qkv, n_head, scale, kept=np.asarray):

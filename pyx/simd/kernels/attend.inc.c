@@ -82,18 +82,19 @@ GF_INLINE float softmax_row(float *scores, int64_t last, int64_t length) {
     return 1.0f / sum_registers(WIDTH, sum);
 }
 
-/* out[r] = inverse[r] * sum over t of weights[r][t] * values[t], for `width` registers of columns. */
+/* out[r] = inverse[r] * sum over t of weights[r][t] * values[t], for `width` registers of columns; t goes to `last` in row
+ * 0 and one further in each row after it. */
 GF_INLINE void mix_values(const int half, const int rows, const int width, const float *weights, int64_t ld_weights,
-                          int64_t count, const void *const *blocks, int64_t offset, int64_t ld_values, const float *inverse,
+                          int64_t last, const void *const *blocks, int64_t offset, int64_t ld_values, const float *inverse,
                           float *out, int64_t ldo, int64_t columns) {
     vf sum[8][4];
     GF_UNROLL for (int r = 0; r < rows; r++) {
         GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = splat(0.0f);
     }
-    for (int64_t start = 0; start < count; start += GF_BLOCK) {
+    for (int64_t start = 0; start <= last; start += GF_BLOCK) {
         const void *values = blocks[start / GF_BLOCK];
-        const void *next = start + GF_BLOCK < count ? blocks[start / GF_BLOCK + 1] : values;
-        const int64_t end = count - start < GF_BLOCK ? count - start : GF_BLOCK;
+        const void *next = start + GF_BLOCK <= last ? blocks[start / GF_BLOCK + 1] : values;
+        const int64_t end = last - start < GF_BLOCK - 1 ? last - start + 1 : GF_BLOCK;
         for (int64_t t = 0; t < end; t++) {
             vf value[4];
             GF_UNROLL for (int v = 0; v < width; v++) {
@@ -104,6 +105,15 @@ GF_INLINE void mix_values(const int half, const int rows, const int width, const
                 const vf weight = splat(weights[r * ld_weights + start + t]);
                 GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = vfma(weight, value[v], sum[r][v]);
             }
+        }
+    }
+    /* What an earlier row does not see must not be multiplied by 0 instead: 0 times infinity is NaN. */
+    GF_UNROLL for (int first = 1; first < rows; first++) {
+        const int64_t t = last + first, at = offset + t % GF_BLOCK * ld_values;
+        GF_UNROLL for (int v = 0; v < width; v++) {
+            const vf value = load_cached(half, blocks[t / GF_BLOCK], at + v * GF_LANES);
+            GF_UNROLL for (int r = first; r < rows; r++)
+                sum[r][v] = vfma(splat(weights[r * ld_weights + t]), value, sum[r][v]);
         }
     }
     GF_UNROLL for (int r = 0; r < rows; r++) {
@@ -140,13 +150,14 @@ GF_INLINE void attend_tile(const int half, const int rows, const float *q, int64
                      scores + b * GF_BLOCK, length);
     float inverse[8];
     for (int r = 0; r < rows; r++) inverse[r] = softmax_row(scores + r * length, position + r, length);
-    /* A row's values beyond its own position have weight 0 and are those of the tile's later rows. */
     enum { WIDE = GF_LANES == 16 ? 4 : 2 };
     int64_t d = 0;
     for (; d + WIDE * GF_LANES <= ld_values; d += WIDE * GF_LANES)
-        mix_values(half, rows, WIDE, scores, length, count, blocks, values + d, ld_values, inverse, out + d, ldo, head_dim - d);
+        mix_values(half, rows, WIDE, scores, length, position, blocks, values + d, ld_values, inverse, out + d, ldo,
+                   head_dim - d);
     for (; d < head_dim; d += GF_LANES)
-        mix_values(half, rows, 1, scores, length, count, blocks, values + d, ld_values, inverse, out + d, ldo, head_dim - d);
+        mix_values(half, rows, 1, scores, length, position, blocks, values + d, ld_values, inverse, out + d, ldo,
+                   head_dim - d);
 }
 
 GF_INLINE void attend_rows(const int half, const float *q, int64_t ldq, int64_t rows, int64_t position,

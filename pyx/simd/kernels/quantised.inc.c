@@ -111,7 +111,7 @@ static float quantise_weights(const float *w, int bits, int8_t *codes) {
         const vcodes narrow = __builtin_convertvector(round_code(code), vcodes);
         memcpy(codes + i, &narrow, sizeof narrow);
     }
-    return scale + damaged;
+    return damaged == 0.0f ? scale : NAN; /* the same NaN everywhere: it is packed */
 }
 
 typedef int32_t vi_unaligned __attribute__((vector_size(4 * GF_LANES), aligned(1), may_alias));
