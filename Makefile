@@ -30,6 +30,13 @@ test: $(VENV)/.installed-test  ## install what the tests need and run all of the
 	@echo "== the Python package (the slow tests make full-size weights: some minutes) =="
 	$(BIN)/python -m pytest
 
+.PHONY: bits bits-aarch64
+bits: $(VENV)/.installed-test  ## check that gcc and clang give the same bits at every CPU level
+	$(BIN)/python tests/tools/bits_compilers.py
+
+bits-aarch64: $(VENV)/.installed-test  ## check the same on aarch64 under emulation (root, debootstrap, qemu-user-static)
+	PYTHON=$(BIN)/python tests/tools/bits_aarch64.sh
+
 test-quick: $(VENV)/.installed-test  ## the same without the slow tests
 	cargo test -q $(CRATE)
 	$(BIN)/python -m pytest -m "not slow"

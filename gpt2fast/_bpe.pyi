@@ -48,6 +48,6 @@ def last_cut(text: _Text) -> int:
 def read_jsonl(block: _Text, field: str, mend: bool, num_threads: int) -> tuple[Any, Any, list[tuple[int, str]], int]:
     """The texts that a field holds in JSON lines: their bytes, their spans, the bad lines (number from 0, why), and how
     many lines were mended."""
+
 def cpu_levels() -> tuple[list[str], str]:
     """The names of the levels that this processor has, slowest first, and which code is in use."""
-

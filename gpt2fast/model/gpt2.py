@@ -53,9 +53,9 @@ class GPT2:
     kept as its weights are.
 
     On a CPU with `gemm="panel"`, the default, the logits of a token are the same bit for bit however its text was cut
-    into calls, whatever else was in the batch and however many threads ran, on one CPU level.  `gemm="blas"` multiplies
-    with SciPy's BLAS instead: no repacking at load, and results that differ in the last digits from one call to the
-    next.
+    into calls, whatever else was in the batch, however many threads ran and on whichever processor; see
+    `gpt2fast.numerics_version`.  `gemm="blas"` multiplies with SciPy's BLAS instead: no repacking at load, and results
+    that differ in the last digits from one call to the next.
     """
 
     def __init__(

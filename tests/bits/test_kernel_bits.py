@@ -80,7 +80,17 @@ def same_at_every_level(compute):
 KIND = some.sampled_from(sorted(KINDS))
 
 
-@given(some.sampled_from(DTYPES), KIND, KIND, some.integers(1, 20), SIZES, SIZES, some.booleans(), some.integers(1, 3), some.integers(0))
+@given(
+    some.sampled_from(DTYPES),
+    KIND,
+    KIND,
+    some.integers(1, 20),
+    SIZES,
+    SIZES,
+    some.booleans(),
+    some.integers(1, 3),
+    some.integers(0),
+)
 def test_products(dtype, of_x, of_w, m, k, n, by_output, threads, seed):
     x, w = floats(seed, of_x, m, k), floats(seed + 1, of_w, *((n, k) if by_output else (k, n)))
     bias, start = floats(seed + 2, of_w, n), floats(seed + 3, of_x, m, n)

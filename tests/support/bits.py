@@ -155,7 +155,9 @@ def problems(name: str, dtype: str) -> list[str]:
     wrong = [what for what, wanted in expected["digests"].items() if found[what] != wanted]
     if not wrong:
         return []
-    return [f"{name} {dtype}: {', '.join(wrong)}; the first kernel that differs: {first_difference(model, expected['stages'])}"]
+    return [
+        f"{name} {dtype}: {', '.join(wrong)}; the first kernel that differs: {first_difference(model, expected['stages'])}"
+    ]
 
 
 def collected() -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The digests of what is the same on every processor: printed, compared with tests/data/bits.json, or written there.
 
-    python tests/tools/bits.py            one line for each model and dtype
-    python tests/tools/bits.py --check    and status 1 where one is not the golden one
-    python tests/tools/bits.py --update   after a change of the definition, with a new gpt2fast.numerics_version
+python tests/tools/bits.py            one line for each model and dtype
+python tests/tools/bits.py --check    and status 1 where one is not the golden one
+python tests/tools/bits.py --update   after a change of the definition, with a new gpt2fast.numerics_version
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support")]
 sys.path += [str(Path(__file__).resolve().parents[2])]  # where another build is not on the path
 
 import bits  # noqa: E402
+
 from gpt2fast.kernels.cpu import cpu_level  # noqa: E402
 
 
