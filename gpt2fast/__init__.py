@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gpt2fast.model.gpt2 import GPT2
     from gpt2fast.scoring.score import Score
     from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
+    from gpt2fast.tokenizer.names import encoding_for_model, list_encoding_names
 
     __version__: str
 
@@ -63,7 +64,9 @@ __all__ = [
     "Tokenizer",
     "UnknownTokenError",
     "__version__",
+    "encoding_for_model",
     "get_encoding",
+    "list_encoding_names",
     "load",
     "safetensors",
 ]
@@ -76,7 +79,9 @@ _HOMES = {
     "LanguageModel": "language_model",
     "Score": "scoring",
     "Tokenizer": "tokenizer",
+    "encoding_for_model": "tokenizer",
     "get_encoding": "tokenizer",
+    "list_encoding_names": "tokenizer",
     "load": "language_model",
 }
 
