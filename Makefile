@@ -82,10 +82,10 @@ FUZZ_FLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 LIBFUZZER := -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -max_total_time=$(FUZZ_SECONDS)
 
-fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer or reader, FUZZ_SECONDS=60 for each of three targets
+fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer or reader, FUZZ_SECONDS=60 for each of four targets
 	RUSTFLAGS="$(FUZZ_FLAGS)" cargo build -q --release --locked --manifest-path rust/fuzz/Cargo.toml \
 		--target $(HOST) --target-dir target/fuzz
-	@for target in encode vocabulary; do \
+	@for target in added encode vocabulary; do \
 		echo "== fuzz: $$target =="; mkdir -p target/fuzz/corpus/$$target; \
 		target/fuzz/$(HOST)/release/$$target $(LIBFUZZER) -artifact_prefix=target/fuzz/$$target- \
 			target/fuzz/corpus/$$target || exit 1; \

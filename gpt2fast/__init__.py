@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gpt2fast.model.gpt2 import GPT2
     from gpt2fast.scoring.score import Score
     from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
+    from gpt2fast.tokenizer.names import encoding_for_model, list_encoding_names
 
     __version__: str
 
@@ -64,7 +65,9 @@ __all__ = [
     "Tokenizer",
     "UnknownTokenError",
     "__version__",
+    "encoding_for_model",
     "get_encoding",
+    "list_encoding_names",
     "load",
     "numerics_version",
     "safetensors",
@@ -78,7 +81,9 @@ _HOMES = {
     "LanguageModel": "language_model",
     "Score": "scoring",
     "Tokenizer": "tokenizer",
+    "encoding_for_model": "tokenizer",
     "get_encoding": "tokenizer",
+    "list_encoding_names": "tokenizer",
     "load": "language_model",
     "numerics_version": "_internal.numerics",
 }

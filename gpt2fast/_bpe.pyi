@@ -17,9 +17,16 @@ class Buffer:
 class Bpe:
     """A vocabulary and its encoder and decoder. Immutable; used from any number of threads."""
 
-    def __new__(cls, vocabulary: bytes, merges: bytes, specials: list[tuple[str, int]]) -> Bpe: ...
+    def __new__(cls, vocabulary: bytes, merges: bytes, added: list[tuple[str, int]]) -> Bpe: ...
     @staticmethod
     def gpt2() -> Bpe: ...
+    def finding(self, tokens: list[tuple[str, int, bool, bool, bool, bool]], prefix_space: bool) -> Bpe:
+        """The same vocabulary, with added tokens that are found in texts, and these only, as text, id, lstrip, rstrip,
+        single_word, normalized; for `prefix_space` with a space before what is between them."""
+
+    def is_added(self, id: int) -> bool: ...
+    def parts(self, text: _Text) -> list[tuple[bytes, int | None]]: ...
+    def last_cut(self, text: _Text) -> int: ...
     def unreachable_tokens(self) -> list[int]: ...
     @property
     def n_vocab(self) -> int: ...
@@ -41,9 +48,6 @@ def byte_symbols() -> list[str]:
 
 def wide_string(utf8: bytes) -> str | None:
     """The str of bytes; None where `bytes.decode` makes it as fast, or they are not UTF-8."""
-
-def last_cut(text: _Text) -> int:
-    """The last place where a text that goes on can be cut without changing an id; 0 where there is none."""
 
 def read_jsonl(block: _Text, field: str, mend: bool, num_threads: int) -> tuple[Any, Any, list[tuple[int, str]], int]:
     """The texts that a field holds in JSON lines: their bytes, their spans, the bad lines (number from 0, why), and how

@@ -18,9 +18,12 @@ from gpt2fast.generation.speculation import ModelDrafter, PromptLookup
 from gpt2fast.hub.models import resolve
 from gpt2fast.model.backend import CacheDType, DType, Gemm
 from gpt2fast.model.gpt2 import GPT2
+from gpt2fast.model.pairing import warn_of_ends
 from gpt2fast.scheduler import Drafter
 from gpt2fast.scoring.score import Score, score_choices, score_texts
 from gpt2fast.tokenizer.encoding import Tokenizer
+from gpt2fast.tokenizer.names import named_tokenizer
+from gpt2fast.tokenizer.special import allowed_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +35,7 @@ __all__ = ["GenerateOptions", "LanguageModel", "load"]
 
 class GenerateOptions(TypedDict, total=False):
     """What `generate`, `stream` and `generate_batch` take as keywords: the fields of `gpt2fast.generation.Settings`,
-    where each one is explained, and those of `LanguageModel.drafter`."""
+    where each one is explained, those of `LanguageModel.drafter`, and `allow_special`."""
 
     max_new_tokens: int | None
     min_new_tokens: int
@@ -54,6 +57,7 @@ class GenerateOptions(TypedDict, total=False):
     batch_size: int
     speculate: Literal["int4", "int8", "lookup", "off"] | None
     draft: LanguageModel | GPT2 | None
+    allow_special: bool
 
 
 def load(
@@ -64,12 +68,15 @@ def load(
     num_threads: int | None = None,
     gemm: Gemm = "panel",
     cache_dtype: CacheDType | None = None,
+    tokenizer: str | Path | Tokenizer | None = None,
 ) -> LanguageModel:
     """The language model of that name.
 
     "demo" is the small teller of fairy tales that comes with the package.  A directory has config.json,
     model.safetensors (or its shards and their index) and vocab.json with merges.txt, or tokenizer.json.  Other names
     ("gpt2", "gpt2-xl", "distilgpt2", "org/name") are downloaded once, which takes the extra `gpt2fast[hub]`.
+    `tokenizer` is another one than the directory's, for a checkpoint without one: a `Tokenizer`, "gpt2" for the one
+    that comes with the package, a directory or a name.
 
     Raises MissingFileError, InputError, DownloadError or MissingDependencyError; see `GPT2.from_pretrained` for the
     keywords.
@@ -78,18 +85,20 @@ def load(
     >>> lm.generate("Once upon a time", max_new_tokens=6, temperature=0).text
     ', and the old man was'
     """
-    directory = resolve(name_or_path)
-    tokenizer = Tokenizer.from_pretrained(directory)  # the quick half first: damage there is told at once
+    directory = resolve(name_or_path, tokenizer=tokenizer is None)
+    if not isinstance(tokenizer, Tokenizer):  # the quick half first: damage there is told at once
+        tokenizer = Tokenizer.from_pretrained(directory) if tokenizer is None else named_tokenizer(tokenizer)
     model = GPT2.from_pretrained(
         directory, dtype=dtype, device=device, num_threads=num_threads, gemm=gemm, cache_dtype=cache_dtype
     )
+    warn_of_ends(model, tokenizer)
     return LanguageModel(model, tokenizer)
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
     """The method's signature with the options by name and default instead of `**options`, for completion and help."""
     signature = inspect.signature(method)
-    defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings)} | {"allow_special": False}
     options = [
         inspect.Parameter(
             name,
@@ -107,8 +116,11 @@ def _signature(method: Callable[..., Any]) -> inspect.Signature:
 class LanguageModel:
     """A tokenizer and a network: text in, text out.  Made by `gpt2fast.load`.
 
-    Every prompt is a text, str or bytes, or a sequence of token ids.  In a text `<|endoftext|>` is text like any other;
-    who means the token gives ids.  An empty prompt starts from end-of-text, as texts in training did.
+    Every prompt is a text, str or bytes, or a sequence of token ids.  In a text `<|endoftext|>` and other special
+    tokens are text like any other; who means the tokens says `allow_special=True`, or gives ids.  Added tokens that are
+    not special are found wherever they stand.  An empty prompt starts from the token that texts begin with: the
+    configuration's bos, else the tokenizer's, else end-of-text.  A text ends with any token that config.json or
+    generation_config.json names as eos, else with the tokenizer's.
     """
 
     def __init__(self, model: GPT2, tokenizer: Tokenizer) -> None:
@@ -154,7 +166,8 @@ class LanguageModel:
         The options, explained at `gpt2fast.generation.Settings`, are max_new_tokens (60), min_new_tokens, temperature
         (0.8; 0 is greedy), top_k (40; 0 is off), top_p, min_p, repetition_penalty, presence_penalty,
         frequency_penalty, no_repeat_ngram_size, logit_bias, banned_ids, banned_sequences, stop, seed, logprobs,
-        overflow and batch_size.
+        overflow and batch_size.  With `allow_special` special tokens in the prompt, such as `<|endoftext|>`, are these
+        tokens; else they are text.
         `on_token` is called with a `Step` for every new token.  `speculate` or `draft` makes it quicker and changes
         nothing else; see `drafter`.
 
@@ -167,8 +180,8 @@ class LanguageModel:
         ', and the old man was very fond of his own, and he was very fond of his own'
         """
         n = whole_number("n", n, least=1)
+        prompts = [self._ids(prompt, options)]
         settings, drafter = self._split(options, n)
-        prompts = [self._ids(prompt)]
         found = generate(self.model, self.tokenizer, prompts, settings, n=n, on_token=on_token, drafter=drafter)[0]
         return found if n > 1 else found[0]
 
@@ -191,7 +204,7 @@ class LanguageModel:
         """
         if isinstance(prompts, (str, bytes)):
             raise InputTypeError(f"prompts is one {type(prompts).__name__}; expected a list of prompts")
-        ids = [self._ids(prompt) for prompt in prompts]
+        ids = [self._ids(prompt, options) for prompt in prompts]
         settings, drafter = self._split(options, len(ids))
         found = generate(self.model, self.tokenizer, ids, settings, on_token=on_token, drafter=drafter)
         return [samples[0] for samples in found]
@@ -205,8 +218,9 @@ class LanguageModel:
         >>> list(gpt2fast.load("demo").stream("Once upon a time", max_new_tokens=4, temperature=0))
         [',', ' and', ' the', ' old']
         """
+        ids = self._ids(prompt, options)
         settings, drafter = self._split(options, 1)
-        made = steps(self.model, self.tokenizer, [self._ids(prompt)], settings, drafter=drafter)
+        made = steps(self.model, self.tokenizer, [ids], settings, drafter=drafter)
         return (step.text for step in made if step.text)
 
     def beam_search(
@@ -225,6 +239,7 @@ class LanguageModel:
         banned_ids: Sequence[int] = (),
         banned_sequences: Sequence[Sequence[int]] = (),
         overflow: Literal["stop", "error"] = "stop",
+        allow_special: bool = False,
     ) -> list[Beam]:
         r"""The `num_return_sequences` most probable continuations that a beam search finds, each a `Beam`, best first.
 
@@ -259,6 +274,7 @@ class LanguageModel:
             banned_ids=banned_ids,
             banned_sequences=banned_sequences,
             overflow=overflow,
+            allow_special=allow_special,
         )[0]
 
     def beam_search_batch(
@@ -278,6 +294,7 @@ class LanguageModel:
         banned_sequences: Sequence[Sequence[int]] = (),
         overflow: Literal["stop", "error"] = "stop",
         batch_size: int = 16,
+        allow_special: bool = False,
     ) -> list[list[Beam]]:
         r"""For each of `prompts`, in their order, what `beam_search` finds for it alone.
 
@@ -306,7 +323,7 @@ class LanguageModel:
         return beam_searches(
             self.model,
             self.tokenizer,
-            [self._ids(prompt) for prompt in prompts],
+            [self._ids(prompt, {"allow_special": allow_special}) for prompt in prompts],
             settings,
             num_beams=num_beams,
             num_return_sequences=num_return_sequences,
@@ -314,13 +331,26 @@ class LanguageModel:
             early_stopping=early_stopping,
         )
 
-    def score(self, text: str | bytes, *, context: str | bytes = "", stride: int | None = None) -> Score:
+    def score(
+        self,
+        text: str | bytes,
+        *,
+        context: str | bytes = "",
+        stride: int | None = None,
+        bos: bool = True,
+        allow_special: bool = False,
+    ) -> Score:
         """How probable `text` is, token by token: a `Score` with ids, character spans, log-probabilities, ranks and
         entropies, and with .perplexity, .surprisal and .bits_per_byte.
 
-        The first token comes after `context`, and that after end-of-text.  A text longer than the model's context is
-        read in windows that go on by `stride` tokens (default: half the context), so that every token sees at least the
-        context less `stride` tokens before it.  Of bytes, which need not be UTF-8, spans count bytes.
+        The first token comes after `context`, and that after the token that texts begin with: the model's bos, or
+        end-of-text.  `bos=False` leaves that out; where there is no context either, the text's first token has no
+        probability and is not among the score's tokens, as in Hugging Face's loss.  White space at the context's end
+        goes to the text (and into `Score.text`), because GPT-2's tokens carry the space before a word.  With
+        `allow_special` special tokens in the text, such as `<|endoftext|>`, are these tokens; else they are text.  A
+        text longer than the model's context is read in windows that go on by `stride` tokens (default: half the
+        context), so that every token sees at least the context less `stride` tokens before it.  Of bytes, which need
+        not be UTF-8, spans count bytes.
 
         Raises InputTypeError for what is no text; InputError for a stride over the context, a str with a lone
         surrogate, a model without end-of-text, and logits that are not finite.
@@ -332,10 +362,18 @@ class LanguageModel:
         >>> round(score.perplexity, 2)
         7.07
         """
-        return score_texts(self.model, self.tokenizer, [text], context=context, stride=stride)[0]
+        return score_texts(
+            self.model, self.tokenizer, [text], context=context, stride=stride, bos=bos, allow_special=allow_special
+        )[0]
 
     def score_batch(
-        self, texts: Sequence[str | bytes], *, context: str | bytes = "", stride: int | None = None
+        self,
+        texts: Sequence[str | bytes],
+        *,
+        context: str | bytes = "",
+        stride: int | None = None,
+        bos: bool = True,
+        allow_special: bool = False,
     ) -> list[Score]:
         """The scores of `texts`, in their order: each is what `score` gives for that text alone.
 
@@ -349,16 +387,26 @@ class LanguageModel:
         """
         if isinstance(texts, (str, bytes)):
             raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
-        return score_texts(self.model, self.tokenizer, texts, context=context, stride=stride)
+        return score_texts(
+            self.model, self.tokenizer, texts, context=context, stride=stride, bos=bos, allow_special=allow_special
+        )
 
     def save_pretrained(
         self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False
     ) -> None:
         """Write the model and its tokenizer into `directory`, which `load` then takes; see `GPT2.save_pretrained`."""
+        self.tokenizer.check_saving(directory)  # before anything is written
         self.model.save_pretrained(directory, max_shard_size=max_shard_size, packed=packed)
         self.tokenizer.save_pretrained(directory)
 
-    def score_choices(self, context: str | bytes, choices: Sequence[str | bytes], *, bos: bool = True) -> list[Score]:
+    def score_choices(
+        self,
+        context: str | bytes,
+        choices: Sequence[str | bytes],
+        *,
+        bos: bool = True,
+        allow_special: bool = False,
+    ) -> list[Score]:
         """How probable each of `choices` is as the continuation of `context`: multiple choice.  The scores come in the
         order of the choices; the context is read once.
 
@@ -368,8 +416,8 @@ class LanguageModel:
         Each choice is cut into tokens on its own, so a token border lies before it, as people mean it: begin choices
         with a space where the context ends with a word.  White space at the context's end goes to the choices (and into
         their `text`), because GPT-2's tokens carry the space before a word: "Answer: " with "yes" scores " yes".
-        The context comes after end-of-text, as texts in training did; `bos=False` leaves that out, as
-        lm-evaluation-harness does by default.
+        The context comes after the token that texts begin with, as texts in training did; `bos=False` leaves that out,
+        as lm-evaluation-harness does by default.  `allow_special` is as in `score`.
 
         Raises InputTypeError for what is no text, or where texts and bytes are mixed; InputError for an empty choice,
         and as `score` does.
@@ -383,7 +431,7 @@ class LanguageModel:
         """
         if isinstance(choices, (str, bytes)):
             raise InputTypeError(f"choices is one {type(choices).__name__}; expected a list of texts")
-        return score_choices(self.model, self.tokenizer, context, choices, bos=bos)
+        return score_choices(self.model, self.tokenizer, context, choices, bos=bos, allow_special=allow_special)
 
     def drafter(
         self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1
@@ -421,18 +469,22 @@ class LanguageModel:
             self._drafts[speculate] = self.model.with_dtype(speculate)
         return ModelDrafter(self.model, self._drafts[speculate], size)
 
-    def _ids(self, prompt: str | bytes | Prompt) -> Prompt:
-        return self.tokenizer.encode_ordinary(prompt) if isinstance(prompt, (str, bytes)) else prompt
+    def _ids(self, prompt: str | bytes | Prompt, options: GenerateOptions) -> Prompt:
+        allowed = allowed_by(options.get("allow_special", False))
+        if not isinstance(prompt, (str, bytes)):
+            return prompt
+        return self.tokenizer.encode(prompt, allowed_special=allowed, disallowed_special=())
 
     def _split(self, options: GenerateOptions, texts: int) -> tuple[Settings, Drafter[GeneratedSequence] | None]:
         """The settings and the drafter that the options of a call for so many texts name."""
         known = [field.name for field in dataclasses.fields(Settings)]
         for name in options:
-            if name not in (*known, "speculate", "draft"):
+            if name not in (*known, "speculate", "draft", "allow_special"):
                 close = get_close_matches(name, known, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise InputTypeError(f"there is no option {name!r}{hint}")
         speculate, draft = options.pop("speculate", None), options.pop("draft", None)
+        options.pop("allow_special", None)
         settings = Settings(**options)  # type: ignore[misc]
         rows = max(min(settings.batch_size, texts), 1)
         return settings, self.drafter(speculate=speculate, draft=draft, size=rows)

@@ -41,7 +41,6 @@ FORMER_NAMES = {
     "score_report": "scoring.report",
     "settings": "generation.settings",
     "spans": "scoring.spans",
-    "special_patterns": "tokenizer.special_patterns",
     "special_tokens": "tokenizer.special",
     "speculation": "generation.speculation",
     "stop_strings": "generation.stop_strings",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,8 @@ class Config:
     #: Whether matrices and norms have biases; false in many checkpoints of nanoGPT, never in Hugging Face's.
     bias: bool = True
     bos_token_id: int | None = None
-    #: The token that ends a text, or None where the checkpoint does not say.
-    eos_token_id: int | None = None
+    #: The token that ends a text, or several each of which does; None where the checkpoint does not say.
+    eos_token_id: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in _REQUIRED:
@@ -79,11 +79,13 @@ class Config:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected true or false")
         for name in ("bos_token_id", "eos_token_id"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InputError(f"{name} is {value!r}; expected a token id or null")
-            if value is not None and not 0 <= value < self.vocab_size:
-                # Small checkpoints are often made from GPT-2's configuration with its 50256 left in: no such token.
-                object.__setattr__(self, name, None)
+            several = isinstance(value, (list, tuple)) and name == "eos_token_id"
+            ids = value if several else [] if value is None else [value]
+            if any(isinstance(id, bool) or not isinstance(id, int) for id in ids):
+                raise InputError(f"{name} is {value!r:.80}; expected a token id{' or several' * several} or null")
+            # Small checkpoints are often made from GPT-2's configuration with its 50256 left in: no such token.
+            ids = tuple(dict.fromkeys(id for id in ids if 0 <= id < self.vocab_size))
+            object.__setattr__(self, name, ids if len(ids) > 1 else ids[0] if ids else None)
 
     @property
     def head_dim(self) -> int:
@@ -119,8 +121,6 @@ class Config:
                 raise InputError(f"{source}: {keys[0]} is missing")
         if "block_size" in values and "activation_function" not in found:
             found["activation_function"] = "gelu"  # nanoGPT's own arguments say none; its code has torch.nn.GELU
-        if isinstance(found.get("eos_token_id"), list):  # transformers allows several; the first one ends the text
-            found["eos_token_id"] = found["eos_token_id"][0] if found["eos_token_id"] else None
         try:
             return cls(**found)
         except InputError as error:
@@ -128,17 +128,20 @@ class Config:
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> Config:
-        """The configuration in `directory`/config.json.  Raises MissingFileError or InputError, naming the file."""
+        """The configuration in `directory`/config.json; where texts begin and end is generation_config.json's to say,
+        where there is one.  Raises MissingFileError or InputError, naming the file."""
         path = Path(directory) / "config.json"
+        values = _json_object(path)
+        if values is None:
+            raise MissingFileError(f"{path}: there is no such file; a model directory has a config.json")
+        config = cls.from_dict(values, source=str(path))
+        path = Path(directory) / "generation_config.json"
+        values = _json_object(path) or {}
+        said = {name: values[name] for name in ("bos_token_id", "eos_token_id") if values.get(name) is not None}
         try:
-            values = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise MissingFileError(f"{path}: there is no such file; a model directory has a config.json") from None
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not valid JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}")
-        return cls.from_dict(values, source=str(path))
+            return replace(config, **said)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as transformers writes it to config.json; its GPT-2 always has biases, which may be 0."""
@@ -158,5 +161,18 @@ class Config:
             "scale_attn_by_inverse_layer_idx": self.scale_attn_by_inverse_layer_idx,
             "tie_word_embeddings": self.tie_word_embeddings,
             "bos_token_id": self.bos_token_id,
-            "eos_token_id": self.eos_token_id,
+            "eos_token_id": list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id,
         }
+
+
+def _json_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, None where there is no such file.  Raises InputError for any other content."""
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}")
+    return values

@@ -80,6 +80,11 @@ def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
     )
     parser.add_argument("--device", type=_device, default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: the processors there are)")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        help="for a checkpoint without one, or with another: gpt2, a model's directory or name (default: the model's)",
+    )
 
 
 def add_documents(parser: Any) -> None:
@@ -132,7 +137,7 @@ def add_allow_special(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-special",
         action="store_true",
-        help="<|endoftext|> in the text is the token; without this it is text like any other",
+        help="special tokens in the text, as <|endoftext|>, are these tokens; without this they are text",
     )
 
 
@@ -153,18 +158,15 @@ def load(options: argparse.Namespace) -> LanguageModel:
         device=options.device,
         num_threads=options.threads,
         cache_dtype=options.cache_dtype,
+        tokenizer=options.tokenizer,
     )
 
 
 def tokenizer(name: str) -> Tokenizer:
     """The tokenizer of that name."""
-    from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
+    from gpt2fast.tokenizer.names import named_tokenizer
 
-    if name == "gpt2":  # ships with the package: no download, no engine
-        return get_encoding(name)
-    from gpt2fast.hub.models import resolve
-
-    return Tokenizer.from_pretrained(resolve(name))
+    return named_tokenizer(name)
 
 
 def encode(tokenizer: Tokenizer, text: bytes, options: argparse.Namespace) -> list[int]:

@@ -41,6 +41,10 @@ def add_to(commands: Any) -> None:
         metavar="N",
         help="a text beyond the model's context is read in windows, each N tokens on (default: half the context)",
     )
+    score.add_argument(
+        "--no-bos", action="store_true", help="nothing comes before the text, not even the token that texts begin with"
+    )
+    common.add_allow_special(score)
     common.add_model(score)
     common.add_text(score).add_argument(
         "files", nargs="*", default=["-"], metavar="FILE", help="- is standard input (default); several only with -o"
@@ -74,7 +78,13 @@ def _score_command(options: argparse.Namespace) -> None:
     lm = common.load(options)
     if options.stride is not None and options.stride > lm.model.config.n_ctx:
         raise UsageError(f"--stride is {options.stride}; the model's context is {lm.model.config.n_ctx} tokens")
-    score = lm.score(_as_str(text), context=os.fsencode(options.context), stride=options.stride)
+    score = lm.score(
+        _as_str(text),
+        context=os.fsencode(options.context),
+        stride=options.stride,
+        bos=not options.no_bos,
+        allow_special=options.allow_special,
+    )
     name = "standard input" if file == "-" else file
     if options.html:
         page = report.render_html(score, f"{'text' if options.text is not None else name} under {options.model}")
@@ -103,6 +113,8 @@ def _score_documents(options: argparse.Namespace) -> None:
         separator=options.separator,
         context=os.fsencode(options.context),
         stride=options.stride,
+        bos=not options.no_bos,
+        allow_special=options.allow_special,
         tokens=options.tokens,
         text=options.with_text,
         on_error=options.on_error or "error",

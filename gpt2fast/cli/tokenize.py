@@ -48,7 +48,8 @@ def add_to(commands: Any) -> None:
     eot.add_argument(
         "--eot",
         choices=["none", "append", "prepend"],
-        help="where to put end-of-text: nanoGPT's files have it after each document, llm.c's before (default: none)",
+        help="where to put end-of-text, or the tokenizer's eos_token: nanoGPT's files have it after each document, "
+        "llm.c's before (default: none)",
     )
     parser.add_argument(
         "--val-fraction",
@@ -62,6 +63,7 @@ def add_to(commands: Any) -> None:
         "--shard-tokens", type=common.positive, metavar="N", help="numbered files of N tokens instead of one file"
     )
     common.add_tokenizer(parser)
+    common.add_allow_special(parser)
     parser.add_argument(
         "--threads", type=common.positive, metavar="N", help="threads (default: the processors there are)"
     )
@@ -99,6 +101,7 @@ def _run(options: argparse.Namespace) -> Summary:
         field=options.field,
         separator=options.separator,
         eot=options.eot or "none",
+        allow_special=options.allow_special,
         val_fraction=options.val_fraction,
         seed=options.seed,
         shard_tokens=options.shard_tokens,

@@ -76,7 +76,7 @@ def _count_command(options: argparse.Namespace) -> None:
     counts = []
     for file in options.files:
         text = common.text(options, file)
-        counts.append(len(common.encode(tokenizer, text, options)) if options.allow_special else tokenizer.count(text))
+        counts.append(tokenizer.count(text, allowed_special="all" if options.allow_special else frozenset()))
         if len(options.files) > 1:
             out.write(b"%d\t%s\n" % (counts[-1], os.fsencode(file)))
     out.write(b"%d%s\n" % (sum(counts), b"\ttotal" if len(counts) > 1 else b""))

@@ -36,6 +36,7 @@ def tokenize_files(
     field: str = "text",
     separator: str | None = None,
     eot: str = "none",
+    allow_special: bool = False,
     val_fraction: float = 0.0,
     seed: int = 0,
     shard_tokens: int | None = None,
@@ -62,13 +63,15 @@ def tokenize_files(
         A file whose suffix tells the format, or a directory for train (and val) with `format`: "nanogpt" (bare 16-bit
         ids, .bin), "llmc" (.bin), "npy", "parquet" (`input_ids`, a list for each document).
     tokenizer
-        GPT-2's by default.  Special tokens in the texts are ordinary text.
+        GPT-2's by default.
     field
         The field of JSON lines, the column of Parquet.
     separator
         In text files: the line that separates documents ("" for blank lines).
     eot
         "append" puts end-of-text after each document, "prepend" before, "none" nowhere.
+    allow_special
+        Whether special tokens in the texts, as `<|endoftext|>`, are these tokens; they are ordinary text by default.
     val_fraction, seed
         The fraction of documents that goes to val instead of train, chosen by their hash; see
         `gpt2fast.corpus.encoding.goes_to_val`.
@@ -107,14 +110,14 @@ def tokenize_files(
         raise InputError(f"engine is {engine!r}; expected 'local' or 'ray'")
     if address is not None and engine != "ray":
         raise InputError(f"address is {address!r}, but the engine is {engine!r}; say engine='ray'")
-    options = CorpusOptions(field, separator, eot, val_fraction, seed, shard_tokens, on_error)
-    how = Reading(options, resolve_num_threads(num_threads), on_skip or (lambda message: None))
+    options = CorpusOptions(field, separator, eot, val_fraction, seed, shard_tokens, on_error, allow_special)
     real_number("checkpoint_seconds", checkpoint_seconds, least=0)
     target = Target.of(out, format)
     if tokenizer is None:
         from gpt2fast.tokenizer.encoding import get_encoding
 
         tokenizer = get_encoding()
+    how = Reading(options, tokenizer, resolve_num_threads(num_threads), on_skip or (lambda message: None))
     patterns = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
     plan = JobPlan(find_inputs(patterns, input_format), target, tokenizer, options)
     if engine == "ray" and not all(source.is_file for source in plan.inputs):

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from gpt2fast.corpus.streams import ByteStream
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.tokenizer.arrow import plain_strings, texts_of
 
+if TYPE_CHECKING:
+    from gpt2fast.tokenizer.encoding import Tokenizer
+
 __all__ = ["PART_BYTES", "read_batches"]
 
 #: A document of a text file that is longer is read and encoded in parts; one that is shorter never is.
@@ -32,11 +35,16 @@ MOST_BYTES_OF_A_LINE = 1 << 28
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read: the options, the threads, and whom to tell of a bad line that is skipped."""
+    """How to read: the options, for which tokenizer, the threads, and whom to tell of a bad line that is skipped."""
 
     options: CorpusOptions
+    tokenizer: Tokenizer
     num_threads: int
     on_skip: Callable[[str], None] = lambda message: None
+
+    def last_cut(self, text: memoryview) -> int:
+        """The last place where a text that goes on can be cut without changing an id; 0 where there is none."""
+        return self.tokenizer.last_cut(text, allowed_special=self.options.allowed_special)
 
     def bad(self, message: str) -> None:
         """Refuse or skip a document."""
@@ -84,7 +92,7 @@ def _read_txt(source: Input, start: Cursor, how: Reading, end: int | None) -> It
                 taken, is_open = len(text), False
             elif len(text) - taken >= PART_BYTES:
                 known = searched if _may_be(separator, text, searched) else len(text)
-                cut = _bpe.last_cut(memoryview(text)[taken:known])
+                cut = how.last_cut(memoryview(text)[taken:known])
                 if cut > (0 if is_open else HASHED_BYTES):
                     spans.append((taken, taken + cut))
                     taken, is_open = taken + cut, True

@@ -80,7 +80,11 @@ class Encoder:
 
     def _encode(self, batch: DocumentBatch, to_val: bool) -> Encoded:
         ids, offsets = self._tokenizer.encode_spans(
-            batch.data, batch.spans, dtype=self._dtype, num_threads=self._num_threads
+            batch.data,
+            batch.spans,
+            dtype=self._dtype,
+            num_threads=self._num_threads,
+            allowed_special=self._options.allowed_special,
         )
         lengths = np.diff(offsets)
         continues, is_open = batch.continues, batch.cursor.is_open

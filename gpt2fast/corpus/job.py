@@ -61,6 +61,8 @@ class JobPlan:
         options = asdict(self.options)
         # Once bad lines are refused there were none so far, and they may be skipped from here on.
         del options["on_error"]
+        if not options["allow_special"]:  # older jobs do not say so
+            del options["allow_special"]
         return {
             **options,
             "format": self.target.format.name,

@@ -6,10 +6,15 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpt2fast._internal.arguments import real_number, whole_number
 from gpt2fast.corpus.formats import FORMATS, Format
 from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.tokenizer.special import allowed_by
+
+if TYPE_CHECKING:
+    from gpt2fast.tokenizer.special import Allowed
 
 __all__ = ["CorpusOptions", "Target"]
 
@@ -28,6 +33,7 @@ class CorpusOptions:
     seed: int = 0
     shard_tokens: int | None = None
     on_error: str = "error"
+    allow_special: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.field, str):
@@ -40,10 +46,16 @@ class CorpusOptions:
         for name, value, expected in (("eot", self.eot, _EOT), ("on_error", self.on_error, _ON_ERROR)):
             if value not in expected:
                 raise InputError(f"{name} is {value!r}; expected one of {', '.join(expected)}")
+        allowed_by(self.allow_special)
         real_number("val_fraction", self.val_fraction, least=0, most=1)
         whole_number("seed", self.seed)
         if self.shard_tokens is not None:
             whole_number("shard_tokens", self.shard_tokens, least=1)
+
+    @property
+    def allowed_special(self) -> Allowed:
+        """The special tokens that texts may hold, for the tokenizer's calls."""
+        return allowed_by(self.allow_special)
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -84,6 +84,8 @@ def score_files(
     separator: str | None = None,
     context: str | bytes = "",
     stride: int | None = None,
+    bos: bool = True,
+    allow_special: bool = False,
     tokens: bool = False,
     text: bool = False,
     on_error: str = "error",
@@ -104,7 +106,7 @@ def score_files(
     out
         A .parquet, .jsonl or .tsv file.  What is no number, as the perplexity of an empty document, is null in Parquet
         and JSON and empty in TSV, which has no `tokens`.
-    context, stride
+    context, stride, bos, allow_special
         As in `LanguageModel.score`.
     on_error
         What to do with a bad line (no JSON, no such field, no string, no UTF-8): "error" refuses it and names file and
@@ -133,9 +135,8 @@ def score_files(
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
     sources = find_inputs(inputs, input_format)
-    how = Reading(
-        CorpusOptions(field, separator, on_error=on_error), lm.model.num_threads, on_skip or (lambda message: None)
-    )
+    options = CorpusOptions(field, separator, on_error=on_error)
+    how = Reading(options, lm.tokenizer, lm.model.num_threads, on_skip or (lambda message: None))
     if not isinstance(context, (str, bytes)):
         raise InputTypeError(f"context is of type {type(context).__name__}; expected str or bytes")
     if stride is not None and whole_number("stride", stride, least=1) > lm.model.config.n_ctx:
@@ -152,7 +153,9 @@ def score_files(
         for number, source in enumerate(sources):
             scored = 0
             for group in _groups(source, how):
-                scores = lm.score_batch(group.texts, context=context, stride=stride)
+                scores = lm.score_batch(
+                    group.texts, context=context, stride=stride, bos=bos, allow_special=allow_special
+                )
                 write([_row(source, scored + i, score, columns) for i, score in enumerate(scores)])
                 scored += len(scores)
                 new = sum(map(len, scores))

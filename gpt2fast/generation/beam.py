@@ -166,8 +166,9 @@ class _Search:
                 raise beam.error
         length = len(running[0].ids) - text.start + 1
         grown: list[tuple[int, list[int], float]] = []  # the parent's number, all ids, the total
-        # Twice as many as there are beams: all of the best may end here, and others must be there to go on.
-        for place, (parent, token, total) in enumerate(_best([beam.totals for beam in running], 2 * num_beams)):
+        # All of the best may end here, by each token that ends a text, and others must be there to go on.
+        count = max(2, 1 + len(text.ends)) * num_beams
+        for place, (parent, token, total) in enumerate(_best([beam.totals for beam in running], count)):
             ids = [*running[parent].ids, token]
             new = ids[text.start :]
             reason = self._ending.reason(new)
@@ -200,7 +201,7 @@ class _Search:
     def _ban(self, length: int) -> None:
         """Let no text end before it may, the next token being number `length` of the new ones."""
         text = self._text
-        banned = [text.eos] if text.eos is not None and length <= text.settings.min_new_tokens else []
+        banned = sorted(text.ends) if length <= text.settings.min_new_tokens else []
         for beam in self.beams:
             beam.banned = banned
 
@@ -218,11 +219,11 @@ class _Ending:
     def __init__(self, tokenizer: Tokenizer, text: GeneratedSequence) -> None:
         self._tokenizer = tokenizer
         self._stop = text.settings.stop or ()
-        self._eos = text.eos
+        self._ends = text.ends
         self._limit = text.limit
 
     def reason(self, ids: List[int]) -> FinishReason | None:
-        if ids[-1] == self._eos:
+        if ids[-1] in self._ends:
             return "eos"
         if self._stop:
             text = self._tokenizer.decode(ids)
@@ -231,7 +232,7 @@ class _Ending:
         return "length" if len(ids) == self._limit else None
 
     def shown(self, ids: List[int]) -> str:
-        text: str = self._tokenizer.decode(ids[:-1] if ids[-1] == self._eos else ids)
+        text: str = self._tokenizer.decode(ids[:-1] if ids[-1] in self._ends else ids)
         places = [text.find(string) for string in self._stop]
         return text[: min((place for place in places if place >= 0), default=len(text))]
 

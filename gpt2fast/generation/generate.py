@@ -14,7 +14,7 @@ from gpt2fast.checkpoint.config import Config
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.sequence import FinishReason, GeneratedSequence, Generation, Step
 from gpt2fast.generation.settings import Settings
-from gpt2fast.model.pairing import Configured, end_of_text, shared_vocabulary
+from gpt2fast.model.pairing import Configured, beginning, ends, shared_vocabulary
 from gpt2fast.scheduler import Drafter, Model, Scheduler
 from gpt2fast.tokenizer.encoding import Tokenizer
 
@@ -33,7 +33,8 @@ def generate(
     on_token: Callable[[Step], object] | None = None,
     drafter: Drafter[GeneratedSequence] | None = None,
 ) -> list[list[Generation]]:
-    """The `n` texts that continue each of `prompts`, lists of token ids; an empty one starts from end-of-text.
+    """The `n` texts that continue each of `prompts`, lists of token ids; an empty one starts from the token
+    that texts come after.
 
     `on_token` is called with every `Step` as it is made; a `drafter` makes it quicker and changes nothing else.  Raises
     InputError, before anything is computed, where a prompt has ids outside the vocabulary or does not fit the context,
@@ -69,11 +70,11 @@ def generated_sequences(
 ) -> list[GeneratedSequence]:
     """The texts to be, `n` for each of `prompts`, checked and ready for a `Scheduler`.  Raises as `generate` does."""
     n = whole_number("n", n, least=1)
-    n_vocab, eos = shared_vocabulary(model, tokenizer), end_of_text(model, tokenizer)
+    n_vocab, bos = shared_vocabulary(model, tokenizer), beginning(model, tokenizer)
     settings.check_ids(n_vocab)
     seeds = _seeds(settings, len(prompts))
     checked = [
-        _checked(prompt, f"prompts[{i}]" if len(prompts) > 1 else "the prompt", model.config, settings, eos)
+        _checked(prompt, f"prompts[{i}]" if len(prompts) > 1 else "the prompt", model.config, settings, bos)
         for i, prompt in enumerate(prompts)
     ]
     return [
@@ -85,7 +86,7 @@ def generated_sequences(
             limit=_new_tokens(settings, model.config.n_ctx - len(ids) + 1),
             n_vocab=n_vocab,
             n_ctx=model.config.n_ctx,
-            eos=eos,
+            ends=ends(model, tokenizer),
             prompt=i,
             sample=sample,
         )
@@ -125,13 +126,13 @@ def _seeds(settings: Settings, count: int) -> Sequence[int]:
     return seed
 
 
-def _checked(prompt: Prompt, name: str, config: Config, settings: Settings, eos: int | None) -> list[int]:
+def _checked(prompt: Prompt, name: str, config: Config, settings: Settings, bos: int | None) -> list[int]:
     if isinstance(prompt, (str, bytes)) or not isinstance(prompt, (Sequence, np.ndarray)):
         raise InputTypeError(f"{name} is of type {type(prompt).__name__}; expected a list of token ids")
     ids = [whole_number(f"an id of {name}", i) for i in prompt]
-    if not ids and eos is None:
-        raise InputError(f"{name} is empty, and neither configuration nor tokenizer has an end-of-text to start from")
-    ids = ids or [eos]  # type: ignore[list-item]
+    if not ids and bos is None:
+        raise InputError(f"{name} is empty, and neither configuration nor tokenizer has a token to start from")
+    ids = ids or [bos]  # type: ignore[list-item]
     if max(ids) >= config.vocab_size:
         raise InputError(f"{name} has id {max(ids)}, which is outside the vocabulary of {config.vocab_size} tokens")
     wanted = (settings.max_new_tokens or 1) if settings.overflow == "error" else 1

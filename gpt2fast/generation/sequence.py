@@ -74,8 +74,8 @@ class GeneratedSequence(Sequence):
     `finish_reason`.
 
     `ids` is the prompt, at least one id; `limit` the most new tokens that there may be; ids from `n_vocab` on are never
-    chosen; `eos` ends the text.  A choice is a function of the logits, the ids before it, the seed and `sample`.  Of a
-    prompt longer than the model's context of `n_ctx` tokens the end is taken.
+    chosen; each of `ends` ends the text.  A choice is a function of the logits, the ids before it, the seed and
+    `sample`.  Of a prompt longer than the model's context of `n_ctx` tokens the end is taken.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class GeneratedSequence(Sequence):
         limit: int,
         n_vocab: int,
         n_ctx: int,
-        eos: int | None,
+        ends: frozenset[int],
         prompt: int = 0,
         sample: int = 0,
     ) -> None:
@@ -101,7 +101,7 @@ class GeneratedSequence(Sequence):
         #: The length of the prompt.
         self.start = len(ids)
         self.limit = limit
-        self.eos = eos
+        self.ends = ends
         self.finish_reason: FinishReason | None = None
         #: The new tokens.
         self.steps: list[Step] = []
@@ -185,7 +185,7 @@ class GeneratedSequence(Sequence):
 
     def _banned(self, length: int) -> list[int]:
         """The ids that may not follow `length` ids: end-of-text, where it is too early."""
-        return [self.eos] if self.eos is not None and length - self.start < self.settings.min_new_tokens else []
+        return sorted(self.ends) if length - self.start < self.settings.min_new_tokens else []
 
     def _report(self, logits: Floats, token: int) -> None:
         if self.settings.logprobs is not None:
@@ -196,7 +196,7 @@ class GeneratedSequence(Sequence):
 
     def _append(self, token: int) -> None:
         self.ids.append(token)
-        if token == self.eos:
+        if token in self.ends:
             text, self.finish_reason = "", "eos"
         else:
             text = self._stop.feed(self._decoder.feed(token))

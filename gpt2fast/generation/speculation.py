@@ -157,7 +157,7 @@ class _Draft(Sequence):
             token = -1
         if token >= 0:
             self.drafted.append(token)
-        if token < 0 or token == self._text.eos:
+        if token < 0 or token in self._text.ends:
             self._wanted = 0
         elif self.open:
             self.ids.append(token)

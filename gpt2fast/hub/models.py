@@ -35,7 +35,7 @@ _HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*)
 _DEMO = Path(__file__).parent.parent / "data" / "demo"
 
 
-def resolve(name_or_path: str | os.PathLike[str]) -> Path:
+def resolve(name_or_path: str | os.PathLike[str], *, tokenizer: bool = True) -> Path:
     """The directory of a model: config.json, weights as safetensors, and a tokenizer.
 
     `name_or_path` is one of
@@ -48,7 +48,8 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
       tag or a commit, and `main` is meant where none is given.
 
     A model of the hub is downloaded once (with the extra `gpt2fast[hub]`) and found in the cache from then on, without
-    a look at the network: where a branch has moved, `download` fetches what it now is.
+    a look at the network: where a branch has moved, `download` fetches what it now is.  Without `tokenizer` a directory
+    may be one that has none.
 
     Raises MissingFileError where there is no such directory or it lacks a file, DownloadError where the hub does not
     give what was asked for, MissingDependencyError where a download needs huggingface_hub, InputError for an empty
@@ -58,7 +59,7 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
         >>> resolve("demo").name
         'demo'
     """
-    found = _find(name_or_path)
+    found = _find(name_or_path, tokenizer)
     if isinstance(found, Path):
         return found
     return _cached(found) or _fetch(found)
@@ -100,7 +101,7 @@ def cache_directory() -> Path:
     return hugging_face_directory("HF_ASSETS_CACHE", "assets") / "gpt2fast" / "models"
 
 
-def _find(name_or_path: str | os.PathLike[str]) -> Path | Published:
+def _find(name_or_path: str | os.PathLike[str], tokenizer: bool = True) -> Path | Published:
     """The directory that is meant, where it is one of this disk, else the repository."""
     if not isinstance(name_or_path, (str, os.PathLike)) or isinstance(os.fspath(name_or_path), bytes):
         raise InputTypeError(f"a model is a name or a path (str or os.PathLike), not {type(name_or_path).__name__}")
@@ -119,7 +120,7 @@ def _find(name_or_path: str | os.PathLike[str]) -> Path | Published:
     except (OSError, RuntimeError) as error:  # a name that is too long, a home of no such user
         raise MissingFileError(f"{os.fspath(name_or_path)[:200]}: is not to be found: {error}") from error
     if is_directory:
-        return _complete(path)
+        return _complete(path, tokenizer)
     if exists:
         raise InputError(f"{path}: is a file; a model is a directory with {CONFIG}, {WEIGHTS} and a tokenizer")
     parts = _HUB_NAME.fullmatch(name)
@@ -133,8 +134,8 @@ def _find(name_or_path: str | os.PathLike[str]) -> Path | Published:
     return Published(parts["repo"], parts["revision"])
 
 
-def _complete(directory: Path) -> Path:
-    missing = missing_file(directory)
+def _complete(directory: Path, tokenizer: bool = True) -> Path:
+    missing = missing_file(directory, tokenizer=tokenizer)
     if missing is None:
         return directory
     advice = ""
@@ -143,6 +144,8 @@ def _complete(directory: Path) -> Path:
             f". {PICKLE} is there, but is not read: unpickling it could run any code. Convert it where it came from, "
             "with transformers' save_pretrained(directory, safe_serialization=True)"
         )
+    if missing.startswith("tokenizer"):
+        advice = "; where the tokens are another tokenizer's, name that, as tokenizer='gpt2' or --tokenizer gpt2"
     raise MissingFileError(f"{directory}: there is no {missing}{advice}")
 
 

@@ -94,13 +94,13 @@ def hugging_face_directory(variable: str, name: str) -> Path:
     return Path(os.path.expandvars(os.environ.get(variable) or os.path.join(home, name))).expanduser()
 
 
-def missing_file(directory: Path) -> str | None:
-    """What a model directory lacks, in words, or None."""
+def missing_file(directory: Path, *, tokenizer: bool = True) -> str | None:
+    """What a model directory lacks, in words, or None; a `tokenizer` among it, unless another one may be meant."""
     names = {entry.name for entry in directory.iterdir()}
     if CONFIG not in names:
         return CONFIG
     if WEIGHTS not in names and INDEX not in names:
         return f"{WEIGHTS} (or {INDEX} with its shards)"
-    if not any(names.issuperset(files) for files in TOKENIZERS):
+    if tokenizer and not any(names.issuperset(files) for files in TOKENIZERS):
         return "tokenizer: vocab.json and merges.txt, or tokenizer.json"
     return None

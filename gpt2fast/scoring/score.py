@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
-from gpt2fast.model.pairing import Configured, end_of_text, shared_vocabulary
+from gpt2fast.model.pairing import Configured, beginning, shared_vocabulary
 from gpt2fast.scheduler import Measures, Model, Need, Scheduler, Sequence
 from gpt2fast.scoring.notebook import render_fragment
 from gpt2fast.scoring.spans import Punctuation, Span, tokens_of_spans, words
 from gpt2fast.tokenizer.encoding import Tokenizer
+from gpt2fast.tokenizer.special import allowed_by
 
 __all__ = [
     "Score",
@@ -220,18 +221,24 @@ def score_texts(
     context: str | bytes = "",
     stride: int | None = None,
     bos: bool = True,
+    allow_special: bool = False,
 ) -> list[Score]:
-    """The scores of `texts`, in their order, each after `context`, and that after end-of-text.
+    """The scores of `texts`, in their order, each after `context`, and that after the token that begins texts.
 
-    Without `bos` the end-of-text before the context is left out, where the context is not empty.
+    White space at the context's end goes to the texts, as GPT-2's tokens carry the space before a word.  Without `bos`
+    there is no token that begins texts; where there is no context either, a text's first token comes after nothing, has
+    no probability, and is left out of its score.  With `allow_special` special tokens in the texts and the context are
+    these tokens, else text.
 
     A text beyond the model's context is read in windows, each `stride` tokens further on than the last one (default:
     half the context), so that every token sees at least the context less `stride` tokens before it.
 
     Raises InputTypeError for what is no text, and InputError where a text cannot be scored: a lone surrogate, no
-    end-of-text to begin with, logits that are not finite.
+    token to begin with, logits that are not finite.
     """
-    scored = score_sequences(model, tokenizer, texts, context=context, stride=stride, bos=bos)
+    scored = score_sequences(
+        model, tokenizer, texts, context=context, stride=stride, bos=bos, allow_special=allow_special
+    )
     sequences = [text.sequence for text in scored if not text.sequence.complete]
     if sequences:
         capacity = min(model.config.n_ctx, max(len(sequence.ids) for sequence in sequences))
@@ -247,11 +254,17 @@ def score_texts(
 
 
 def score_choices(
-    model: Model, tokenizer: Tokenizer, context: str | bytes, choices: List[str | bytes], *, bos: bool = True
+    model: Model,
+    tokenizer: Tokenizer,
+    context: str | bytes,
+    choices: List[str | bytes],
+    *,
+    bos: bool = True,
+    allow_special: bool = False,
 ) -> list[Score]:
-    """The scores of `choices` as continuations of `context`, in their order.
+    """The scores of `choices` as continuations of `context`, in their order; see `score_texts`, which raises the same.
 
-    White space at the context's end goes to the choices, as GPT-2's tokens have it.  Raises as `score_texts` does.
+    An empty context without `bos` is the token that begins texts all the same: a choice is scored whole.
     """
     _checked(context, "context")
     for i, choice in enumerate(choices):
@@ -261,9 +274,15 @@ def score_choices(
             )
         if not choice:
             raise InputError(f"choices[{i}] is empty")
-    stem = context.rstrip()
-    space: Any = context[len(stem) :]
-    return score_texts(model, tokenizer, [space + choice for choice in choices], context=stem, bos=bos)
+    bos = bos or not context.strip()
+    return score_texts(model, tokenizer, choices, context=context, bos=bos, allow_special=allow_special)
+
+
+def _after(space: str | bytes, text: str | bytes) -> str | bytes:
+    """The text with the white space before it; an empty one stays so."""
+    if isinstance(text, str):
+        return text and (space if isinstance(space, str) else space.decode()) + text
+    return text and (space.encode() if isinstance(space, str) else space) + text
 
 
 class ScoredSequence(Sequence):
@@ -327,26 +346,38 @@ def score_sequences(
     context: str | bytes = "",
     stride: int | None = None,
     bos: bool = True,
+    allow_special: bool = False,
 ) -> list[ScoredText]:
     """What `score_texts` has a scheduler read, one for each of `texts`.  Arguments and errors are the same."""
     n_ctx = model.config.n_ctx
     stride = max(n_ctx // 2, 1) if stride is None else whole_number("stride", stride, least=1)
     if stride > n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {n_ctx} tokens")
-    begin = tokenizer.encode_ordinary(_checked(context, "context"))
-    if bos or not begin:
-        eos = end_of_text(model, tokenizer)
-        if eos is None:
-            raise InputError("neither configuration nor tokenizer has an end-of-text for a text to come after")
-        begin = [eos, *begin]
+    stem = _checked(context, "context").rstrip()
+    space = context[len(stem) :]
+    allowed = allowed_by(allow_special)
+    begin = tokenizer.encode(stem, allowed_special=allowed, disallowed_special=())
+    if bos:
+        first = beginning(model, tokenizer)
+        if first is None:
+            raise InputError(
+                "neither configuration nor tokenizer has a bos or end-of-text for a text to come after; bos=False "
+                "scores without one"
+            )
+        begin = [first, *begin]
     n_vocab = shared_vocabulary(model, tokenizer)
     found = []
     for i, text in enumerate(texts):
-        ids, spans = tokenizer.encode_with_offsets(_checked(text, f"texts[{i}]"))
+        text = _after(space, _checked(text, f"texts[{i}]"))
+        ids, spans = tokenizer.encode_with_offsets(text, allowed_special=allowed)
         sequence = begin + ids
-        if max(sequence) >= n_vocab:
-            raise InputError(f"texts[{i}] has token {max(sequence)}; the model's vocabulary has {n_vocab} tokens")
-        found.append(ScoredText(text, ids, spans, ScoredSequence(sequence, len(begin), n_ctx=n_ctx, stride=stride)))
+        highest = max(sequence, default=0)
+        if highest >= n_vocab:
+            raise InputError(f"texts[{i}] has token {highest}; the model's vocabulary has {n_vocab} tokens")
+        # What comes after nothing cannot be measured.
+        unscored = 0 if begin else 1
+        scored = ScoredSequence(sequence, len(begin) + unscored, n_ctx=n_ctx, stride=stride)
+        found.append(ScoredText(text, ids[unscored:], spans[unscored:], scored))
     return found
 
 

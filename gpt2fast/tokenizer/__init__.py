@@ -2,13 +2,17 @@
 
 The split and the merge loop are Rust (`gpt2fast._bpe`).  From the top down:
 
+- `names`             tokenizers of other names, as tiktoken's callers ask for them
 - `encoding`          `Tokenizer` and `get_encoding`: defaults, special tokens, errors
 - `decode_stream`     ids one by one, text as soon as whole characters exist
 - `unstable`          `encode_with_unstable`
 - `arrow`             columns of texts to columns of ids
 - `gpt2_files`        GPT-2's own vocabulary, which is compiled in
-- `files`             vocabularies in files: vocab.json with merges.txt, tokenizer.json
-- `special`           special tokens, and `special_patterns`, how they are found in texts
+- `files`             tokenizers in files, read and written: vocab.json with merges.txt, or
+- `tokenizer_json`    tokenizer.json
+- `declared`          the small files beside them, which name added and special tokens
+- `json_files`        values in such files, checked
+- `special`           added tokens, and which special ones a text may hold
 - `inputs`            texts and ids that callers give, checked
 """
 
@@ -16,5 +20,6 @@ from __future__ import annotations
 
 from gpt2fast.tokenizer.encoding import DecodeStream, Tokenizer, get_encoding
 from gpt2fast.tokenizer.encoding import _restore as _restore  # older pickles look for it here
+from gpt2fast.tokenizer.names import encoding_for_model, list_encoding_names
 
-__all__ = ["DecodeStream", "Tokenizer", "get_encoding"]
+__all__ = ["DecodeStream", "Tokenizer", "encoding_for_model", "get_encoding", "list_encoding_names"]

@@ -73,9 +73,11 @@ def eot_of(tokenizer: Tokenizer, eot: str) -> int:
         raise InputError(f"eot is {eot!r}; expected one of none, append, prepend")
     if eot == "none":
         return 0
-    if "<|endoftext|>" not in tokenizer.special_tokens_set:
-        raise InputError(f"eot is {eot!r}, but the tokenizer {tokenizer.name!r} has no <|endoftext|>")
-    return tokenizer.eot_token
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            f"eot is {eot!r}, but the tokenizer {tokenizer.name!r} has no <|endoftext|> and names no eos_token"
+        )
+    return tokenizer.eos_token_id
 
 
 def tokenize_column(

@@ -34,7 +34,7 @@ class DecodeStream:
 
     def feed(self, token: int) -> str:
         """The characters that are complete with this token, often "".  Raises UnknownTokenError."""
-        return self._decoder.decode(self._tokenizer.decode_single_token_bytes(int(token)))
+        return self._decoder.decode(self._tokenizer.decode_single_token_bytes(token))
 
     def flush(self) -> str:
         """What is left at the end: U+FFFD for an unfinished character.  The stream can then be used anew."""

@@ -10,7 +10,18 @@ from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
 from gpt2fast.tokenizer.decode_stream import DecodeStream
 from gpt2fast.tokenizer.gpt2_files import GPT2Files
-from gpt2fast.tokenizer.inputs import as_ids, as_text, as_texts, id_dtype, is_unicode, no_text, no_texts
+from gpt2fast.tokenizer.inputs import (
+    as_batch,
+    as_id,
+    as_ids,
+    as_list_of_ids,
+    as_text,
+    as_texts,
+    id_dtype,
+    is_unicode,
+    no_text,
+    no_texts,
+)
 from gpt2fast.tokenizer.special import END_OF_TEXT, SpecialTokens
 
 # Large modules of the standard library are loaded by what needs them: typing and pathlib alone take several times as
@@ -18,7 +29,6 @@ from gpt2fast.tokenizer.special import END_OF_TEXT, SpecialTokens
 TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from collections.abc import Set as AbstractSet
     from pathlib import Path
     from typing import Any
 
@@ -29,9 +39,10 @@ if TYPE_CHECKING:
     from gpt2fast.tokenizer.inputs import Text
     from gpt2fast.tokenizer.special import Allowed, Disallowed
 
-__all__ = ["DecodeStream", "Tokenizer", "get_encoding"]
+__all__ = ["GPT2_NAMES", "DecodeStream", "Tokenizer", "get_encoding"]
 
-_GPT2_NAMES = ("gpt2", "r50k_base")
+#: The names of GPT-2's tokenizer.
+GPT2_NAMES = ("gpt2", "r50k_base")
 _LONG_TEXT = 1 << 14  # bytes
 # By name, however it was passed: a tokenizer pickles as its name only where there is one of that name.
 _encodings: dict[str, Tokenizer] = {}
@@ -45,8 +56,8 @@ def get_encoding(name: str = "gpt2") -> Tokenizer:
     >>> get_encoding("gpt2").encode("hello world")
     [31373, 995]
     """
-    if name not in _GPT2_NAMES:
-        raise InputError(f"unknown encoding {name!r}; expected one of {', '.join(map(repr, _GPT2_NAMES))}")
+    if name not in GPT2_NAMES:
+        raise InputError(f"unknown encoding {name!r}; expected one of {', '.join(map(repr, GPT2_NAMES))}")
     if name not in _encodings:
         _encodings.setdefault(name, Tokenizer(GPT2Files(), name=name))  # another thread may have been quicker
     return _encodings[name]
@@ -58,14 +69,19 @@ class Tokenizer:
     Made by `get_encoding`, `from_files` or `from_pretrained`.  Immutable; safe to use from several threads, after a
     fork, and to pickle.  Texts are str, or bytes-like: bytes need not be UTF-8 (a byte that is not counts as one
     character that is no letter, number or space), and every byte survives the round trip.
+
+    A model directory may have added tokens to the vocabulary.  Those that are not special are found wherever they
+    stand, by every call; special ones only where `allowed_special` says so, because they steer a model.  No call puts a
+    token before a text or after it, as some of Hugging Face's tokenizers do: see `bos_token_id`.
     """
 
     def __init__(self, files: TokenizerFiles | GPT2Files, *, name: str) -> None:
         #: What this tokenizer is called.
         self.name = name
         self._files = files
-        self._bpe = files.build()
-        self._special = SpecialTokens(files.specials)
+        self._plain = files.build()  # finds no added tokens
+        self._special = SpecialTokens(self._plain, files.added, files.add_prefix_space)
+        self._bpe = self._special.encoder(frozenset())
         # At hand for `encode`, whose usual case is quick.
         self._encode = self._bpe.encode
         self._only_special = self._special.only
@@ -88,8 +104,9 @@ class Tokenizer:
     def from_pretrained(cls, directory: str | Path) -> Tokenizer:
         """The tokenizer of a model directory: tokenizer.json, or vocab.json with merges.txt.
 
-        Any byte-level BPE with GPT-2's split is read (GPT-2, RoBERTa, OPT, GPT-Neo …); its added tokens are special.
-        Raises MissingFileError, and InputError that names a setting that is not supported.
+        Any byte-level BPE with GPT-2's split is read (GPT-2, RoBERTa, OPT, GPT-Neo …), with the added tokens and the
+        begin and end of texts that tokenizer_config.json, special_tokens_map.json and added_tokens.json name.  Raises
+        MissingFileError, and InputError that names a setting that is not supported.
         """
         from pathlib import Path
 
@@ -98,14 +115,26 @@ class Tokenizer:
         return cls(read_directory(directory), name=Path(directory).resolve().name)
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write vocab.json and merges.txt into `directory`; each appears whole or not at all."""
+        """Write the tokenizer's files into `directory`, which `from_pretrained` and transformers' AutoTokenizer read;
+        each file appears whole or not at all.
+
+        What was read from a directory is written as it was; else these are vocab.json, merges.txt and
+        tokenizer_config.json.  Raises InputError where the directory holds a file of another tokenizer, such as a
+        tokenizer.json, that would be read with them.
+        """
         self._files.save(directory)
+
+    def check_saving(self, directory: str | Path) -> None:
+        """Raises InputError where `save_pretrained` would, and writes nothing."""
+        from gpt2fast.tokenizer.files import check_writable
+
+        check_writable(directory, self._files.contents())
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.name!r}: {self.n_vocab} tokens>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.name in _GPT2_NAMES and self is get_encoding(self.name):
+        if self.name in GPT2_NAMES and self is get_encoding(self.name):
             return get_encoding, (self.name,)
         return _restore, (self._files, self.name)
 
@@ -160,14 +189,7 @@ class Tokenizer:
             return self._encode(text)  # the usual case, without the general one's detours
         text = as_text(text, strict)
         allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
-        if not allowed:
-            return self._encode(text)
-        ids: list[int] = []
-        for part, special in self._special.parts(text, allowed):
-            ids += self._bpe.encode(part)
-            if special is not None:
-                ids.append(special)
-        return ids
+        return self._special.encoder(allowed).encode(text)
 
     def encode_to_numpy(
         self,
@@ -187,12 +209,8 @@ class Tokenizer:
         text = as_text(text)
         allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
         dtype = id_dtype(np.uint32 if dtype is None else dtype, self.n_vocab)
-        arrays = []
-        for part, special in self._special.parts(text, allowed):
-            arrays.append(self._flat([part], dtype, num_threads)[0])
-            if special is not None:
-                arrays.append(np.array([special], dtype))
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        ids, _ = self._flat(self._special.encoder(allowed), [text], dtype, num_threads)
+        return ids
 
     def encode_ordinary_batch(self, text: Iterable[Text], *, num_threads: int | None = None) -> list[list[int]]:
         """The ids of each text, where special tokens are ordinary text."""
@@ -213,20 +231,24 @@ class Tokenizer:
         """The ids of each text; see `encode` for special tokens."""
         texts = [as_text(one) for one in as_texts(text)]
         num_threads = resolve_num_threads(num_threads)
-        allowed: AbstractSet[str] = frozenset()
+        allowed = self._special.allowed_in("", allowed_special, disallowed_special)
         for one in texts:
-            allowed = self._special.allowed_in(one, allowed_special, disallowed_special)
-        if not allowed:
-            return self._bpe.encode_batch(texts, num_threads)
-        return [self.encode(one, allowed_special=allowed, disallowed_special=()) for one in texts]
+            self._special.allowed_in(one, allowed, disallowed_special)
+        return self._special.encoder(allowed).encode_batch(texts, num_threads)
 
     def encode_batch_flat(
-        self, texts: Iterable[Text], *, num_threads: int | None = None, dtype: npt.DTypeLike | None = None
+        self,
+        texts: Iterable[Text],
+        *,
+        num_threads: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+        allowed_special: Allowed = frozenset(),
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """All ids in one array, and int64 offsets: text i is `ids[offsets[i]:offsets[i + 1]]`.
 
-        Special tokens are ordinary text.  The dtype is uint16 where the vocabulary fits, else uint32, unless `dtype`
-        names one of them.  Other Python threads run meanwhile.
+        Special tokens are ordinary text, unless `allowed_special`, "all" or a set of them, names them.  The dtype is
+        uint16 where the vocabulary fits, else uint32, unless `dtype` names one of them.  Other Python threads run
+        meanwhile.
 
         >>> ids, offsets = get_encoding("gpt2").encode_batch_flat(["hello world", "", "hi"])
         >>> ids.tolist(), ids.dtype.name, offsets.tolist()
@@ -234,14 +256,16 @@ class Tokenizer:
         """
         texts = as_texts(texts)
         try:
-            return self._flat(texts, id_dtype(dtype, self.n_vocab), num_threads)
+            return self._flat(self._allowing(allowed_special), texts, id_dtype(dtype, self.n_vocab), num_threads)
         except TypeError:
             raise no_texts(texts) from None
 
-    def _flat(self, texts: Sequence[Text], dtype: np.dtype[Any], num_threads: int | None) -> tuple[Any, Any]:
+    def _flat(
+        self, bpe: _bpe.Bpe, texts: Sequence[Text], dtype: np.dtype[Any], num_threads: int | None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         import numpy as np
 
-        ids, offsets = self._bpe.encode_batch_flat(texts, dtype.itemsize == 4, resolve_num_threads(num_threads))
+        ids, offsets = bpe.encode_batch_flat(texts, dtype.itemsize == 4, resolve_num_threads(num_threads))
         return np.frombuffer(ids, dtype), np.frombuffer(offsets, np.int64)
 
     def encode_spans(
@@ -251,6 +275,7 @@ class Tokenizer:
         *,
         num_threads: int | None = None,
         dtype: npt.DTypeLike | None = None,
+        allowed_special: Allowed = frozenset(),
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """As `encode_batch_flat`, for texts in one buffer, as in Arrow: text i is `data[spans[i]:spans[i + 1]]`.
 
@@ -268,8 +293,9 @@ class Tokenizer:
                 f"spans has the shape {spans.shape}; expected one dimension, and one more than there are texts"
             )
         wanted = id_dtype(dtype, self.n_vocab)
+        bpe = self._allowing(allowed_special)
         try:
-            ids, offsets = self._bpe.encode_spans(data, spans, wanted.itemsize == 4, resolve_num_threads(num_threads))
+            ids, offsets = bpe.encode_spans(data, spans, wanted.itemsize == 4, resolve_num_threads(num_threads))
         except TypeError:
             raise no_text(data, "data") from None
         except ValueError as error:
@@ -277,17 +303,21 @@ class Tokenizer:
             raise InputError(f"text {i} is data[{spans[i]}:{spans[i + 1]}], which is not within the data") from None
         return np.frombuffer(ids, wanted), np.frombuffer(offsets, np.int64)
 
-    def encode_with_offsets(self, text: Text) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(
+        self, text: Text, *, allowed_special: Allowed = frozenset()
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of `text` and for each the span (start, end) of its characters in a str, of its bytes in bytes.
 
-        Special tokens are ordinary text.  Where a token ends inside a character, it and the next share that character.
+        Special tokens are ordinary text, unless `allowed_special`, "all" or a set of them, names them; white space that
+        an added token takes is part of its span.  Where a token ends inside a character, it and the next share that
+        character.
 
         >>> get_encoding("gpt2").encode_with_offsets("a 🙂")
         ([64, 32485], [(0, 1), (1, 3)])
         """
         if isinstance(text, str) and not is_unicode(text):
             raise InputError("the text holds a lone surrogate, which has no place in UTF-8; its spans are not defined")
-        return self._bpe.encode_with_offsets(as_text(text))
+        return self._allowing(allowed_special).encode_with_offsets(as_text(text))
 
     def encode_with_unstable(
         self, text: str, *, allowed_special: Allowed = frozenset(), disallowed_special: Disallowed = "all"
@@ -300,30 +330,52 @@ class Tokenizer:
 
         text = as_text(text)
         allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
-        return split_unstable(self._bpe, self._special.parts(text, allowed), self._sorted_tokens())
+        return split_unstable(self._plain, self._special.encoder(allowed).parts(text), self._sorted_tokens())
 
     def encode_single_token(self, text_or_bytes: str | bytes) -> int:
         """The id of the token, special or not, that is exactly this text.  Raises UnknownTokenError (a KeyError)."""
-        token = text_or_bytes.encode() if isinstance(text_or_bytes, str) else bytes(text_or_bytes)
-        found = self._bpe.id_of(token)
+        added = self._files.added.get(text_or_bytes) if isinstance(text_or_bytes, str) else None
+        if added is not None:
+            return added.id
+        token = as_text(text_or_bytes)
+        if isinstance(token, str):
+            token = token.encode("utf-8", "surrogatepass")  # no token has a surrogate
+        found = self._bpe.id_of(bytes(token))
         if found is None:
             raise UnknownTokenError(f"{text_or_bytes!r} is not a token of {self.name!r}")
         return found
 
-    def count(self, text: Text) -> int:
-        """The number of ids of `text`, where special tokens are ordinary text."""
+    def count(self, text: Text, *, allowed_special: Allowed = frozenset()) -> int:
+        """The number of ids of `text`, where special tokens are ordinary text but for those of `allowed_special`."""
         try:
-            return self._bpe.count(text)
+            return self._allowing(allowed_special).count(text)
         except TypeError:
             raise no_text(text) from None
 
-    def count_batch(self, texts: Iterable[Text], *, num_threads: int | None = None) -> list[int]:
-        """The number of ids of each text, where special tokens are ordinary text."""
+    def count_batch(
+        self, texts: Iterable[Text], *, num_threads: int | None = None, allowed_special: Allowed = frozenset()
+    ) -> list[int]:
+        """The number of ids of each text, where special tokens are ordinary text but for those of `allowed_special`."""
         texts = as_texts(texts)
         try:
-            return self._bpe.count_batch(texts, resolve_num_threads(num_threads))
+            return self._allowing(allowed_special).count_batch(texts, resolve_num_threads(num_threads))
         except TypeError:
             raise no_texts(texts) from None
+
+    def last_cut(self, text: Text, *, allowed_special: Allowed = frozenset()) -> int:
+        """The last place, in bytes, where a text that goes on can be cut in two, whose ids are then those of the whole,
+        whatever follows; 0 where there is none.  `allowed_special` is that of the call that will encode them.
+
+        >>> get_encoding("gpt2").last_cut("Once upon a ti")
+        11
+        """
+        return self._allowing(allowed_special).last_cut(as_text(text))
+
+    def _allowing(self, allowed_special: Allowed) -> _bpe.Bpe:
+        """The encoder that takes these special tokens for themselves and others for text."""
+        if not allowed_special:
+            return self._bpe
+        return self._special.encoder(self._special.allowed_in("", allowed_special, ()))
 
     def split(self, text: Text) -> list[Any]:
         """The pieces of `text` that GPT-2's pattern finds, before any merging: str for str, bytes for bytes.
@@ -338,16 +390,17 @@ class Tokenizer:
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """The bytes of the ids, a list or a NumPy array.  Raises UnknownTokenError, naming the id and its place."""
+        ids = as_ids(tokens)
         try:
-            return self._bpe.decode(as_ids(tokens))
+            return self._bpe.decode(ids)
         except KeyError as error:
             position, token = error.args
             raise UnknownTokenError(f"tokens[{position}] is {token}; {self._range()}") from None
-        except OverflowError:
-            wrong = next((i, t) for i, t in enumerate(tokens) if not 0 <= t < 2**32)
-            raise UnknownTokenError(f"tokens[{wrong[0]}] is {wrong[1]}; {self._range()}") from None
-        except TypeError as error:
-            raise InputTypeError(f"tokens must be integers: {error}") from None
+        except (OverflowError, TypeError):
+            # One of them is no id at all: the first of those is named.
+            for position, token in enumerate(as_list_of_ids(ids)):
+                self._token(token, f"tokens[{position}]")
+            raise InputTypeError("tokens changed while they were decoded") from None
 
     def decode(self, tokens: Iterable[int], errors: str = "replace") -> str:
         """The text of the ids.
@@ -361,13 +414,19 @@ class Tokenizer:
         utf8 = self.decode_bytes(tokens)
         # bytes.decode begins with small characters, and moves all of them when it meets a large one.
         text = _bpe.wide_string(utf8) if len(utf8) >= _LONG_TEXT else None
-        return utf8.decode("utf-8", errors=errors) if text is None else text
+        try:
+            return utf8.decode("utf-8", errors=errors) if text is None else text
+        except LookupError:
+            raise InputError(f"errors is {errors!r:.60}; expected 'replace', 'strict', 'ignore' …") from None
 
     def decode_single_token_bytes(self, token: int) -> bytes:
         """The bytes of one token, special or not.  Raises UnknownTokenError (a KeyError)."""
-        found = self._bpe.token(token) if isinstance(token, int) and 0 <= token < 2**32 else None
+        return self._token(as_id(token, "token"), "token")
+
+    def _token(self, token: int, name: str) -> bytes:
+        found = self._bpe.token(token) if 0 <= token < 2**32 else None
         if found is None:
-            raise UnknownTokenError(f"there is no token {token!r}; {self._range()}")
+            raise UnknownTokenError(f"{name} is {token}; {self._range()}")
         return found
 
     def decode_tokens_bytes(self, tokens: Iterable[int]) -> list[bytes]:
@@ -376,7 +435,7 @@ class Tokenizer:
         >>> get_encoding("gpt2").decode_tokens_bytes([31373, 995])
         [b'hello', b' world']
         """
-        return [self.decode_single_token_bytes(int(token)) for token in tokens]
+        return [self._token(token, f"tokens[{i}]") for i, token in enumerate(as_list_of_ids(tokens))]
 
     def decode_with_offsets(self, tokens: Iterable[int]) -> tuple[str, list[int]]:
         """The text of the ids, and for each the index of the first character that has bytes of it.
@@ -395,12 +454,12 @@ class Tokenizer:
     ) -> list[str]:
         """The text of each list of ids."""
         resolve_num_threads(num_threads)
-        return [self.decode(tokens, errors) for tokens in batch]
+        return [self.decode(tokens, errors) for tokens in as_batch(batch)]
 
     def decode_bytes_batch(self, batch: Iterable[Iterable[int]], *, num_threads: int | None = None) -> list[bytes]:
         """The bytes of each list of ids."""
         resolve_num_threads(num_threads)
-        return [self.decode_bytes(tokens) for tokens in batch]
+        return [self.decode_bytes(tokens) for tokens in as_batch(batch)]
 
     def decode_stream(self, errors: str = "replace") -> DecodeStream:
         """A decoder that takes ids one by one and gives text as soon as whole characters exist."""
@@ -420,11 +479,39 @@ class Tokenizer:
 
     @property
     def eot_token(self) -> int:
-        """The id of `<|endoftext|>`.  Raises UnknownTokenError where there is none."""
-        try:
-            return self._special.ids[END_OF_TEXT]
-        except KeyError:
-            raise UnknownTokenError(f"{self.name!r} has no special token {END_OF_TEXT!r}") from None
+        """The id of the token that ends a text, `<|endoftext|>` where no file names another; as `eos_token_id`, but
+        raises UnknownTokenError (a KeyError) where there is none."""
+        if self.eos_token_id is None:
+            raise UnknownTokenError(f"{self.name!r} has no special token {END_OF_TEXT!r}, and names no eos_token")
+        return self.eos_token_id
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of the token that comes before a text, None where there is none.
+
+        It is the `bos_token` that the tokenizer's files name, else the token that the post-processor of a
+        tokenizer.json puts first, else `<|endoftext|>`.  `encode` does not put it there: scores and generation begin
+        from it, unless the model's configuration says otherwise.
+
+        >>> get_encoding("gpt2").bos_token_id
+        50256
+        """
+        return self._id_of_special(self._files.bos)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of the token that ends a text, None where there is none: the `eos_token` that the tokenizer's files
+        name, else the token that a post-processor puts last, else `<|endoftext|>`."""
+        return self._id_of_special(self._files.eos)
+
+    def _id_of_special(self, text: str | None) -> int | None:
+        token = self._files.added.get(END_OF_TEXT if text is None else text)
+        return None if token is None else token.id
+
+    @property
+    def _special_tokens(self) -> dict[str, int]:
+        """The ids of the special tokens by their texts, under the name that scripts for tiktoken take them from."""
+        return dict(self._special.ids)
 
     @property
     def special_tokens_set(self) -> set[str]:
@@ -434,6 +521,10 @@ class Tokenizer:
     def is_special_token(self, token: int) -> bool:
         """Whether the id is a special token's."""
         return token in self._special.ids.values()
+
+    def is_added_token(self, token: int) -> bool:
+        """Whether the id is an added token's, special or not."""
+        return any(token == added.id for added in self._files.added.values())
 
     def token_byte_values(self) -> list[bytes]:
         """The bytes of all ordinary tokens, sorted."""
@@ -445,8 +536,8 @@ class Tokenizer:
 
     def _sorted_tokens(self) -> list[bytes]:
         if self._sorted is None:
-            special = set(self._special.ids.values())
-            self._sorted = sorted(self._bpe.token(i) or b"" for i in range(self.n_vocab) if i not in special)
+            ids = (i for i in range(self.n_vocab) if not self._bpe.is_added(i))
+            self._sorted = sorted(self._bpe.token(i) or b"" for i in ids)
         return self._sorted
 
     def _range(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from operator import index
 
 from gpt2fast.errors import InputError, InputTypeError
 
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     #: str, or anything that holds bytes: bytes, bytearray, memoryview, mmap.
     Text: TypeAlias = Any
 
-__all__ = ["as_ids", "as_text", "as_texts", "id_dtype", "is_unicode", "no_text", "no_texts"]
+__all__ = [
+    "as_batch",
+    "as_id",
+    "as_ids",
+    "as_list_of_ids",
+    "as_text",
+    "as_texts",
+    "id_dtype",
+    "is_unicode",
+    "no_text",
+    "no_texts",
+]
 
 # A vocabulary of this size or less has ids of 16 bits.
 _U16 = 1 << 16
@@ -64,7 +76,10 @@ def as_texts(texts: Iterable[Text]) -> Sequence[Text]:
         return texts
     if isinstance(texts, (str, bytes)):
         raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
-    return list(texts)
+    try:
+        return list(texts)
+    except TypeError:
+        raise InputTypeError(f"texts is of type {type(texts).__name__}; expected a list of texts") from None
 
 
 def is_unicode(text: str) -> bool:
@@ -81,8 +96,13 @@ def as_ids(tokens: Any) -> Any:
     if isinstance(tokens, (list, tuple)):
         return tokens
     dtype = getattr(tokens, "dtype", None)
-    if dtype is None:
-        return list(tokens)
+    if dtype is None or not hasattr(dtype, "kind"):  # not NumPy's
+        if isinstance(tokens, (str, bytes)):
+            raise InputTypeError(f"tokens is of type {type(tokens).__name__}; expected a list of token ids")
+        try:
+            return list(tokens)
+        except TypeError:
+            raise InputTypeError(f"tokens is of type {type(tokens).__name__}; expected a list of token ids") from None
     if dtype.kind not in "iu" and tokens.size:
         raise InputTypeError(f"tokens are of type {dtype}; expected integers")
     if tokens.ndim != 1:
@@ -92,6 +112,28 @@ def as_ids(tokens: Any) -> Any:
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < 2**32):
         return tokens.tolist()  # the error will name the id
     return tokens.astype("uint32", order="C", copy=False)
+
+
+def as_list_of_ids(tokens: Any) -> list[int]:
+    """`tokens` as a list of ints.  Raises InputTypeError that names the first that is none, as 1.5 or "5"."""
+    return [as_id(token, f"tokens[{i}]") for i, token in enumerate(as_ids(tokens))]
+
+
+def as_id(token: Any, name: str) -> int:
+    """`token` as an int.  Raises InputTypeError, which calls it `name`, where it is no whole number."""
+    try:
+        return index(token)
+    except TypeError:
+        raise InputTypeError(
+            f"{name} is {token!r:.60}, of type {type(token).__name__}; token ids are integers"
+        ) from None
+
+
+def as_batch(batch: Any) -> Iterable[Any]:
+    """`batch` as what can be gone through.  Raises InputTypeError where it cannot, as None."""
+    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__"):
+        raise InputTypeError(f"batch is of type {type(batch).__name__}; expected lists of token ids")
+    return batch  # type: ignore[no-any-return]
 
 
 def id_dtype(dtype: npt.DTypeLike | None, n_vocab: int) -> np.dtype[Any]:

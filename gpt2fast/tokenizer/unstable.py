@@ -14,7 +14,7 @@ _SPACES = b" \n\t"
 
 
 def split_unstable(
-    bpe: Bpe, parts: Iterable[tuple[str, int | None]], tokens: Sequence[bytes]
+    bpe: Bpe, parts: Iterable[tuple[bytes, int | None]], tokens: Sequence[bytes]
 ) -> tuple[list[int], list[list[int]]]:
     """The ids that stay whatever follows, and the sequences of ids that the rest of the text may turn into.
 

@@ -9,7 +9,7 @@
 //! | `py` | the Python module: arguments in, the GIL released round one call, results out |
 //! | `batch` | many texts, or one long one, on many threads |
 //! | `text` | texts as callers have them: Python's characters, the lines of JSON files |
-//! | `encode` | pieces to ids: caches, deferred pieces, where ids are written; and back |
+//! | `encode` | added tokens found in texts; pieces to ids: caches, deferred pieces, where ids are written; and back |
 //! | `vocabulary` | tokens by their bytes and ids: GPT-2's, compiled in, and those of files |
 //! | `merge` | the merge loop, the table of merges, the trie of tokens |
 //! | `pretokenize` | GPT-2's split pattern, one character or 64 bytes at a time |

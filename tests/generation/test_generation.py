@@ -252,7 +252,7 @@ def test_an_empty_prompt_starts_from_end_of_text(demo: LanguageModel, tokenizer:
     found = demo.generate("", seed=5, max_new_tokens=8)
     assert found.prompt_ids == [demo.tokenizer.eot_token]
     assert found == demo.generate(b"", seed=5, max_new_tokens=8) == demo.generate([], seed=5, max_new_tokens=8)
-    nameless = SimpleNamespace(n_vocab=270, special_tokens_set=set())
+    nameless = SimpleNamespace(n_vocab=270, bos_token_id=None, eos_token_id=None)
     with pytest.raises(InputError, match="the prompt is empty"):
         generate(ToyModel(eos_token_id=None), nameless, [[]], Settings())
 

@@ -138,7 +138,7 @@ BROKEN_MERGES = {
     "a comment": ("# a comment\n", "line 1"),
     "a byte order mark": ("\ufefft h\n", "line 1"),
     "not UTF-8": (b"t h\n\xff h\n", "line 2 is not UTF-8"),
-    "a special token": ("<|endoftext|> h\n", "line 1: \"<|endoftext|>\" is not in the vocabulary"),
+    "a special token": ("<|endoftext|> h\n", "line 1: \"<|endoftext|>h\" is not in the vocabulary"),
     "JSON": ('[["t", "h"]]\n', "line 1"),
     "carriage returns alone": ("t h\rth e\r", "line 1"),
     "a no-break space": ("t\u00a0h\n", "line 1"),
@@ -234,6 +234,14 @@ def test_saved_files_load_again(tmp_path):
 
 # tokenizer.json
 
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+SPLIT = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
 
 def tokenizer_json(**changes):
     content = {
@@ -308,19 +316,37 @@ def test_a_token_that_takes_the_space_before_it(tmp_path):
     enc = load(tmp_path, content)
     assert enc.encode("the  <mask> the", allowed_special="all") == [257, 261, 258]
     enc.save_pretrained(tmp_path / "saved")
-    saved = json.loads((tmp_path / "saved" / "vocab.json").read_text())
-    assert saved == {**VOCAB, "<mask>": 261}
+    assert json.loads((tmp_path / "saved" / "tokenizer.json").read_text()) == content
+    again = Tokenizer.from_pretrained(tmp_path / "saved")
+    assert again.encode("the  <mask> the", allowed_special="all") == [257, 261, 258]
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"pre_tokenizer__type": "Whitespace"}, "pre_tokenizer.type"),
-        ({"pre_tokenizer__type": "Sequence"}, "pre_tokenizer.type"),
-        ({"pre_tokenizer__add_prefix_space": True}, "pre_tokenizer.add_prefix_space"),
+        ({"pre_tokenizer__type": "Sequence"}, "pre_tokenizer.pretokenizers"),
+        ({"pre_tokenizer": sequence()}, "pre_tokenizer.type is 'Sequence of nothing'"),
+        ({"pre_tokenizer": sequence(BYTE_LEVEL, BYTE_LEVEL)}, r"pre_tokenizer.pretokenizers\[0\].type"),
+        ({"pre_tokenizer": sequence({"type": "Digits"}, BYTE_LEVEL)}, r"pretokenizers\[0\].type is 'Digits'"),
+        ({"pre_tokenizer": sequence(BYTE_LEVEL, {"type": "Digits"})}, r"pretokenizers\[1\].type is 'Digits'"),
+        ({"pre_tokenizer": sequence({"type": "Split"}, BYTE_LEVEL)}, r"pretokenizers\[0\].pattern"),
+        ({"pre_tokenizer": sequence(SPLIT | {"pattern": {"Regex": r"\w+"}}, BYTE_LEVEL)}, r"\[0\].pattern"),
+        ({"pre_tokenizer": sequence(SPLIT | {"pattern": {"String": " "}}, BYTE_LEVEL)}, r"\[0\].pattern"),
+        ({"pre_tokenizer": sequence(SPLIT | {"behavior": "MergedWithNext"}, BYTE_LEVEL)}, r"\[0\].behavior"),
+        ({"pre_tokenizer": sequence(SPLIT | {"behavior": "Removed"}, BYTE_LEVEL)}, r"\[0\].behavior"),
+        ({"pre_tokenizer": sequence(SPLIT, BYTE_LEVEL | {"add_prefix_space": True})}, r"\[1\].add_prefix_space"),
+        ({"pre_tokenizer": sequence(None, BYTE_LEVEL)}, r"pretokenizers\[0\] is null"),
+        ({"pre_tokenizer__add_prefix_space": "yes"}, "pre_tokenizer.add_prefix_space"),
         ({"pre_tokenizer__use_regex": False}, "pre_tokenizer.use_regex"),
         ({"pre_tokenizer": None}, "pre_tokenizer"),
         ({"normalizer": {"type": "NFC"}}, "normalizer"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}}, r"normalizers\[0\] is 'NFC'"),
+        ({"normalizer": []}, "normalizer"),
+        ({"post_processor": {"type": "Magic"}}, "post_processor.type is 'Magic'"),
+        ({"post_processor": {"type": "RobertaProcessing"}}, "post_processor: cls and sep"),
+        ({"post_processor": {"type": "TemplateProcessing"}}, "post_processor.single"),
+        ({"post_processor": {"type": "Sequence", "processors": {}}}, "post_processor.processors"),
         ({"model__type": "WordPiece"}, "model.type"),
         ({"model__type": "Unigram"}, "model.type"),
         ({"model": None}, "model"),
@@ -343,7 +369,18 @@ def test_a_token_that_takes_the_space_before_it(tmp_path):
         ({"added_tokens": [{"id": "1", "content": "x"}]}, r"added_tokens\[0\].id"),
         ({"added_tokens": [{"id": True, "content": "x"}]}, r"added_tokens\[0\].id"),
         ({"added_tokens": [{"id": 999, "content": "<x>"}]}, "<x>"),
-        ({"added_tokens": [{"id": 261, "content": "<x>", "single_word": True}]}, "single_word"),
+        ({"added_tokens": [{"id": 261, "content": "<x>", "single_word": 1}]}, r"added_tokens\[0\].single_word"),
+        ({"added_tokens": [{"id": 261, "content": "\ud800"}]}, r"added_tokens\[0\].content .* lone surrogate"),
+        ({"added_tokens": [{"id": 261, "content": ""}]}, r"added_tokens\[0\].content"),
+        (
+            {"added_tokens": [{"id": 261, "content": "<x>"}, {"id": 262, "content": "<x>"}]},
+            r"added_tokens\[1\]: '<x>' has the id 262 here and 261 before",
+        ),
+        (
+            {"added_tokens": [{"id": 261, "content": "<x>"}, {"id": 261, "content": "<y>"}]},
+            r"added_tokens\[1\].id is 261, which is that of '<x>'",
+        ),
+        ({"added_tokens": [{"id": 3, "content": "th"}]}, "th"),
         ({"added_tokens": [{"id": 3, "content": "<|endoftext|>"}]}, "<|endoftext|>"),
     ],
 )

@@ -16,6 +16,7 @@
 mod join;
 
 use crate::batch::join::{join, Made};
+use crate::encode::added::Added;
 use crate::encode::caches::Caches;
 use crate::encode::{Cache, Id, Tokenizer};
 use crate::text::characters::Characters;
@@ -91,6 +92,7 @@ struct Part<'a> {
 /// Deals out runs.
 struct Runs<'a, T: ?Sized> {
     texts: &'a T,
+    added: &'a Added,
     num_threads: usize,
     /// The next run, the next text, and what is left of the one before it.
     number: usize,
@@ -123,7 +125,7 @@ impl<'a, T: Texts + ?Sized> Iterator for Runs<'a, T> {
         }
         let part = self.rest.map(|rest| {
             let at = if rest.len() <= LONGEST_WHOLE { rest.len() } else { 2 * RUN };
-            let (text, rest) = rest.split_at_safe_cut(at);
+            let (text, rest) = rest.split_for(self.added, at);
             self.rest = (!rest.is_empty()).then_some(rest);
             Part { text, is_last: rest.is_empty() }
         });
@@ -157,12 +159,14 @@ pub fn on_threads(num_threads: usize, work: impl Fn() + Sync) {
 
 /// Do `work` for the runs of the texts on several threads: what each of them makes of its own.
 fn in_parallel<'a, T: Texts + ?Sized, R: Default + Send>(
+    tokenizer: &'a Tokenizer,
     texts: &'a T,
     num_threads: usize,
     caches: &Caches,
     work: impl Fn(Run<'a>, &mut Cache, &mut R) + Sync,
 ) -> Vec<R> {
-    let runs = Mutex::new(Runs { texts, num_threads, number: 0, next: 0, rest: None });
+    let added = tokenizer.added();
+    let runs = Mutex::new(Runs { texts, added, num_threads, number: 0, next: 0, rest: None });
     let results = Mutex::new(Vec::with_capacity(num_threads));
     on_threads(num_threads, || {
         let mut result = R::default();
@@ -226,7 +230,7 @@ fn encode_in_parallel<I: Id>(
     num_threads: usize,
     caches: &Caches,
 ) -> (Vec<I>, Vec<i64>) {
-    let made = in_parallel(texts, num_threads, caches, |run, cache, made: &mut Made<I>| {
+    let made = in_parallel(tokenizer, texts, num_threads, caches, |run, cache, made: &mut Made<I>| {
         made.begin(run.number);
         if let Some(part) = run.part {
             part.text.encode(tokenizer, cache, &mut made.ids);
@@ -254,7 +258,7 @@ pub fn count_batch(
     caches: &Caches,
 ) -> Vec<i64> {
     let num_threads = threads_for(texts, num_threads);
-    let made = in_parallel(texts, num_threads, caches, |run, cache, counts: &mut Vec<(usize, usize)>| {
+    let made = in_parallel(tokenizer, texts, num_threads, caches, |run, cache, counts: &mut Vec<(usize, usize)>| {
         if let Some(part) = run.part {
             return counts.push((run.texts.start, part.text.count(tokenizer, cache)));
         }
@@ -273,6 +277,7 @@ pub fn count_batch(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encode::added::AddedToken;
     use crate::vocabulary::tests::vocabulary_json;
 
     #[test]
@@ -298,6 +303,31 @@ mod tests {
             let counts = count_batch(&tokenizer, texts.as_slice(), threads, &caches);
             assert!(counts.iter().zip(borders.windows(2)).all(|(&count, pair)| count == pair[1] - pair[0]));
         }
+        let token = |text: &str, id, normalized| AddedToken {
+            text: text.to_owned(),
+            id,
+            lstrip: false,
+            rstrip: false,
+            single_word: false,
+            normalized,
+        };
+        let added =
+            Added::new(vec![token("ab  b", 300, false), token("12 é", 301, true), token("aaa", 302, true)], true);
+        let tokenizer = tokenizer.finding(added.expect("a few"));
+        for (text, border) in texts.iter().zip(borders.windows(2)) {
+            let mut alone: Vec<u32> = Vec::new();
+            text.encode(&tokenizer, &mut Cache::default(), &mut alone);
+            assert!(text.len() < 99 || alone.len() as i64 != border[1] - border[0]);
+            let utf8 = text.to_utf8();
+            let wide: Vec<u32> = std::str::from_utf8(&utf8).unwrap_or_default().chars().map(u32::from).collect();
+            let wide = if wide.is_empty() { *text } else { Characters::Ucs4(&wide) };
+            for text in [*text, wide] {
+                for threads in [1, 2, 3] {
+                    let (ids, _) = encode_batch::<u32>(&tokenizer, [text].as_slice(), threads, &caches);
+                    assert!(ids == alone, "{threads} threads");
+                }
+            }
+        }
         for threads in [1, 2] {
             let (ids, offsets) = encode_batch::<u16>(&tokenizer, [].as_slice(), threads, &caches);
             assert!(ids.is_empty() && offsets == [0]);
@@ -313,7 +343,9 @@ mod tests {
         for num_threads in [1, 2, 50] {
             let texts = texts.as_slice();
             let (mut next, mut inside) = (0, 0);
-            for (i, run) in (Runs { texts, num_threads, number: 0, next: 0, rest: None }).enumerate() {
+            for (i, run) in
+                (Runs { texts, added: &Added::default(), num_threads, number: 0, next: 0, rest: None }).enumerate()
+            {
                 assert!(run.number == i && run.texts.start == next && !run.texts.is_empty());
                 let Some(part) = run.part else {
                     assert!(inside == 0 && run.texts.clone().all(|i| all[i] <= LONGEST_WHOLE));

@@ -38,12 +38,14 @@
 //! - Thrown away, as nothing was gained: four of them merged side by side (in a loop of its own a fifth less, here 0 to
 //!   2 %), the minimum of 16-bit ranks by one instruction, the lists of merges in large pages, 8 or 32 deferred.
 
+pub mod added;
 pub mod cache;
 pub mod caches;
 pub mod decoder;
 pub mod deferred;
 pub mod output;
 
+use crate::encode::added::Added;
 use crate::encode::cache::{Cache as Pieces, Place, FEW, MEDIUM};
 use crate::encode::deferred::Deferred;
 pub use crate::encode::output::{Few, Id, Output};
@@ -56,6 +58,7 @@ use crate::simd::{level, CpuLevel, Portable};
 use crate::simd::{Avx2, Avx512};
 use crate::vocabulary::gpt2::gpt2;
 use crate::vocabulary::{Vocabulary, VocabularyError};
+use std::sync::Arc;
 use tables::key::{hash, pack, random_seed, Key, SHORT};
 use tables::words::Words;
 
@@ -69,10 +72,12 @@ pub const TINY: usize = 16;
 /// Texts of up to this many bytes fit [`Few`].
 pub const SMALL: usize = 64;
 
-/// A vocabulary with the tables for encoding; shared by all threads.
+/// A vocabulary with the tables for encoding, shared by all threads and clones, and the added tokens that are found.
+#[derive(Clone)]
 pub struct Tokenizer {
-    vocabulary: Vocabulary,
-    words: Words,
+    vocabulary: Arc<Vocabulary>,
+    words: Arc<Words>,
+    added: Added,
 }
 
 /// One thread's memory for encoding: a cache of pieces, and scratch for conversion and merging.
@@ -101,22 +106,35 @@ impl Default for Batch {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a vocabulary; see [`Vocabulary::parse`] for the arguments and errors.
+    /// The tokenizer of a vocabulary, which finds no added tokens; see [`Vocabulary::parse`] for arguments and errors.
     ///
     /// # Errors
     /// As [`Vocabulary::parse`].
-    pub fn new(vocabulary: &[u8], merges: &[u8], specials: &[(String, u32)]) -> Result<Self, VocabularyError> {
-        let vocabulary = Vocabulary::parse(vocabulary, merges, specials)?;
-        Ok(Self { words: vocabulary.words(random_seed()), vocabulary })
+    pub fn new(vocabulary: &[u8], merges: &[u8], added: &[(String, u32)]) -> Result<Self, VocabularyError> {
+        let vocabulary = Vocabulary::parse(vocabulary, merges, added)?;
+        let words = vocabulary.words(random_seed());
+        Ok(Self { words: words.into(), vocabulary: vocabulary.into(), added: Added::default() })
     }
 
     /// GPT-2's, of tables that are part of the program.
     pub fn gpt2() -> Self {
         let (vocabulary, words) = gpt2();
-        Self { vocabulary, words }
+        Self { vocabulary: vocabulary.into(), words: words.into(), added: Added::default() }
     }
 
-    /// The tokens that are not the encoding of their own bytes, special ones left out.
+    /// The same tokenizer, sharing its tables, which finds these added tokens and no others.
+    #[must_use]
+    pub fn finding(&self, added: Added) -> Self {
+        Self { added, ..self.clone() }
+    }
+
+    /// The added tokens that are found.
+    #[inline(always)]
+    pub fn added(&self) -> &Added {
+        &self.added
+    }
+
+    /// The tokens that are not the encoding of their own bytes, added ones left out.
     pub fn unreachable_tokens(&self) -> Vec<u32> {
         self.vocabulary.unreachable()
     }
@@ -125,16 +143,26 @@ impl Tokenizer {
         &self.vocabulary
     }
 
-    /// Append the ids of the text to `out`, or count them. Special tokens are ordinary text here.
+    /// Append the ids of the text to `out`, or count them.
     #[inline]
     pub fn encode<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
+        if self.added.is_empty() {
+            self.encode_plain(text, cache, out);
+        } else {
+            self.added.encode(text, self, cache, out);
+        }
+    }
+
+    /// The same, where added tokens are ordinary text.
+    #[inline]
+    pub fn encode_plain<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
         if text.len() <= TINY {
             return self.encode_tiny(text, cache, out);
         }
         self.encode_at(level(), text, cache, out);
     }
 
-    /// As [`Tokenizer::encode`], by the instructions of one level.
+    /// As [`Tokenizer::encode_plain`], by the instructions of one level.
     #[inline]
     pub fn encode_at<O: Output>(&self, level: CpuLevel, text: &[u8], cache: &mut Cache, out: &mut O) {
         match level {
@@ -369,10 +397,10 @@ impl Tokenizer {
         count
     }
 
-    /// The id of a token by its bytes, special or not.
+    /// The id of a token by its bytes, added or not.
     pub fn id_of(&self, token: &[u8]) -> Option<u32> {
-        let special = self.vocabulary.specials().iter().find(|(text, _)| text.as_bytes() == token);
-        if let Some(&(_, id)) = special {
+        let added = self.vocabulary.added().iter().find(|(text, _)| text.as_bytes() == token);
+        if let Some(&(_, id)) = added {
             return Some(id);
         }
         // Tokens that no merge reaches are not among the words.

@@ -7,10 +7,11 @@ mod strings;
 mod texts;
 
 use crate::batch::{count_batch, encode_batch, room, Texts};
+use crate::encode::added::{Added, AddedToken, Part};
 use crate::encode::caches::Caches;
 use crate::encode::decoder::Decoder;
 use crate::encode::{Few, Id, Tokenizer, SMALL, TINY};
-use crate::pretokenize::{last_cut, pieces};
+use crate::pretokenize::pieces;
 use crate::simd;
 use crate::text::characters::Characters;
 use crate::text::jsonl;
@@ -25,6 +26,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::raw::c_void;
+use std::sync::Arc;
 use strings::wide_string;
 use texts::{with_texts, Text};
 
@@ -65,32 +67,41 @@ impl Buffer {
 #[pyclass(frozen, module = "gpt2fast._bpe")]
 struct Bpe {
     tokenizer: Tokenizer,
+    shared: Arc<Shared>,
+}
+
+/// What tokenizers of one vocabulary have in common, whatever added tokens they find.
+#[derive(Default)]
+struct Shared {
     caches: Caches,
     decoder: OnceBox<Decoder>,
     integers: Integers,
 }
 
+/// An added token as Python says it: text, id, lstrip, rstrip, single_word, normalized.
+type Found = (String, u32, bool, bool, bool, bool);
+
 impl Bpe {
     /// The ids of texts, and where each ends, as 16 or, for `wide`, 32 bits.
     fn flat(&self, texts: &(impl Texts + ?Sized), wide: bool, num_threads: usize) -> (Data, Data) {
         let (ids, offsets) = if wide {
-            let (ids, offsets) = encode_batch(&self.tokenizer, texts, num_threads, &self.caches);
+            let (ids, offsets) = encode_batch(&self.tokenizer, texts, num_threads, &self.shared.caches);
             (Data::U32(ids), offsets)
         } else {
-            let (ids, offsets) = encode_batch(&self.tokenizer, texts, num_threads, &self.caches);
+            let (ids, offsets) = encode_batch(&self.tokenizer, texts, num_threads, &self.shared.caches);
             (Data::U16(ids), offsets)
         };
         (ids, Data::I64(offsets))
     }
 
     fn of(tokenizer: Tokenizer) -> Self {
-        Self { tokenizer, caches: Caches::default(), decoder: OnceBox::new(), integers: Integers::default() }
+        Self { tokenizer, shared: Arc::default() }
     }
 
     fn ids<I: Id>(&self, py: Python<'_>, text: Characters<'_>) -> Vec<I> {
         let encode = || {
             let mut ids = room(&[text][..]);
-            self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
+            self.shared.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
             ids
         };
         if text.len() < SHORT_TEXT {
@@ -100,6 +111,28 @@ impl Bpe {
         }
     }
 
+    /// The ids of a text, and where in it each of them ends.
+    fn ids_and_ends(&self, text: &[u8]) -> (Vec<u32>, Vec<usize>) {
+        let (tokenizer, mut ids, mut ends) = (&self.tokenizer, Vec::new(), Vec::new());
+        self.shared.caches.with(|cache| {
+            tokenizer.added().split(text, |place, part| {
+                if let Part::Token(id) = part {
+                    ids.push(id);
+                    return ends.push(place.end);
+                }
+                let (first, text) = (ids.len(), &text[place.clone()]);
+                tokenizer.added().encode_between(text, tokenizer, cache, &mut ids);
+                // A space that was put before is nowhere in the text.
+                let mut end = place.start + 1 - usize::from(tokenizer.added().puts_space_before(text));
+                for &id in &ids[first..] {
+                    end += tokenizer.vocabulary().token(id).map_or(0, <[u8]>::len);
+                    ends.push(end - 1);
+                }
+            });
+        });
+        (ids, ends)
+    }
+
     /// Whether ids fit 16 bits.
     fn is_narrow(&self) -> bool {
         self.tokenizer.vocabulary().len() <= 1 << 16
@@ -107,7 +140,7 @@ impl Bpe {
 
     #[inline]
     fn list<'py, I: Id>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyList>> {
-        self.integers.list(py, self.tokenizer.vocabulary().len(), ids)
+        self.shared.integers.list(py, self.tokenizer.vocabulary().len(), ids)
     }
 
     fn lists<'py, I: Id>(
@@ -117,13 +150,13 @@ impl Bpe {
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
         let (ids, offsets) =
-            with_texts(texts, |texts| encode_batch::<I>(&self.tokenizer, texts, num_threads, &self.caches))?;
-        self.integers.lists(py, self.tokenizer.vocabulary().len(), &ids, &offsets)
+            with_texts(texts, |texts| encode_batch::<I>(&self.tokenizer, texts, num_threads, &self.shared.caches))?;
+        self.shared.integers.lists(py, self.tokenizer.vocabulary().len(), &ids, &offsets)
     }
 
     fn decode_ids<'py, I: Copy + Sync + Into<u32>>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyBytes>> {
         let vocabulary = self.tokenizer.vocabulary();
-        let decoder = self.decoder.get_or_init(|| Box::new(Decoder::new(vocabulary)));
+        let decoder = self.shared.decoder.get_or_init(|| Box::new(Decoder::new(vocabulary)));
         let length = decoder.length(ids).map_err(|position| PyKeyError::new_err((position, ids[position].into())))?;
         // SAFETY: a new object of `length` bytes that nobody else has seen; `write` fills all of them.
         unsafe {
@@ -144,8 +177,8 @@ impl Bpe {
 #[pymethods]
 impl Bpe {
     #[new]
-    fn new(py: Python<'_>, vocabulary: &[u8], merges: &[u8], specials: Vec<(String, u32)>) -> PyResult<Self> {
-        let tokenizer = py.detach(|| Tokenizer::new(vocabulary, merges, &specials)).map_err(|error| match error {
+    fn new(py: Python<'_>, vocabulary: &[u8], merges: &[u8], added: Vec<(String, u32)>) -> PyResult<Self> {
+        let tokenizer = py.detach(|| Tokenizer::new(vocabulary, merges, &added)).map_err(|error| match error {
             VocabularyError::Vocabulary(message) => PyValueError::new_err(("vocabulary", message)),
             VocabularyError::Merges(message) => PyValueError::new_err(("merges", message)),
         })?;
@@ -158,7 +191,57 @@ impl Bpe {
         Self::of(Tokenizer::gpt2())
     }
 
-    /// The ids of tokens that no text is encoded to, special ones left out.
+    /// The same vocabulary, with added tokens that are found in texts, and these only; for `prefix_space` with a space
+    /// before what is between them.
+    fn finding(&self, tokens: Vec<Found>, prefix_space: bool) -> PyResult<Self> {
+        let token = |(text, id, lstrip, rstrip, single_word, normalized)| AddedToken {
+            text,
+            id,
+            lstrip,
+            rstrip,
+            single_word,
+            normalized,
+        };
+        let tokens: Vec<AddedToken> = tokens.into_iter().map(token).collect();
+        if let Some(token) = tokens.iter().find(|token| token.id as usize >= self.tokenizer.vocabulary().len()) {
+            return Err(PyValueError::new_err(format!("the token {:?} has the id {}", token.text, token.id)));
+        }
+        let added = Added::new(tokens, prefix_space).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { tokenizer: self.tokenizer.finding(added), shared: Arc::clone(&self.shared) })
+    }
+
+    /// Whether the id is that of an added token that is neither a byte nor made by a merge.
+    fn is_added(&self, id: u32) -> bool {
+        self.tokenizer.vocabulary().added().binary_search_by_key(&id, |&(_, id)| id).is_ok()
+    }
+
+    /// The parts of a text: the bytes between added tokens, each with the id of the token that follows.
+    fn parts<'py>(
+        &self,
+        py: Python<'py>,
+        text: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<(Bound<'py, PyBytes>, Option<u32>)>> {
+        let text = Text::new(text)?;
+        let text = text.bytes()?;
+        let (mut parts, mut between) = (Vec::new(), PyBytes::new(py, b""));
+        let added = self.tokenizer.added();
+        added.split(&text, |place, part| match part {
+            Part::Token(id) => parts.push((std::mem::replace(&mut between, PyBytes::new(py, b"")), Some(id))),
+            Part::Between if added.puts_space_before(&text[place.clone()]) => {
+                between = PyBytes::new(py, &[b" ", &text[place]].concat());
+            }
+            Part::Between => between = PyBytes::new(py, &text[place]),
+        });
+        parts.push((between, None));
+        Ok(parts)
+    }
+
+    /// The last place where a text that goes on can be cut without changing an id; 0 where there is none.
+    fn last_cut(&self, text: &Bound<'_, PyAny>) -> PyResult<usize> {
+        Ok(self.tokenizer.added().last_cut(&Text::new(text)?.bytes()?))
+    }
+
+    /// The ids of tokens that no text is encoded to, added ones left out.
     fn unreachable_tokens(&self) -> Vec<u32> {
         self.tokenizer.unreachable_tokens()
     }
@@ -168,17 +251,17 @@ impl Bpe {
         let text = text.characters()?;
         match text {
             // Each byte may be an id, and the encoder asks for room for up to sixteen more.
-            Characters::Utf8(bytes) if bytes.len() <= TINY => {
+            Characters::Utf8(bytes) if bytes.len() <= TINY && self.tokenizer.added().is_empty() => {
                 let mut ids = Few::<{ TINY + 16 }>::default();
                 let done = self.tokenizer.encode_words(bytes, &mut ids);
                 if done < bytes.len() {
-                    self.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
+                    self.shared.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
                 }
                 self.list(py, ids.ids())
             }
-            _ if text.most_bytes() <= SMALL => {
+            _ if text.most_bytes() <= SMALL && self.tokenizer.added().is_empty() => {
                 let mut ids = Few::<{ 8 * SMALL + 8 }>::default();
-                self.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
+                self.shared.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
                 self.list(py, ids.ids())
             }
             _ => {
@@ -246,21 +329,20 @@ impl Bpe {
         let characters = text.is_instance_of::<PyString>();
         let text = Text::new(text)?;
         let bytes = text.bytes()?;
-        let ids: Vec<u32> = self.ids(py, Characters::Utf8(&bytes));
+        let (ids, ends) = py.detach(|| self.ids_and_ends(&bytes));
         let mut spans = Vec::with_capacity(ids.len());
         let (mut start, mut started) = (0, 0); // bytes before the token; characters begun in them
-        for &id in &ids {
-            let length = self.tokenizer.vocabulary().token(id).map_or(0, <[u8]>::len);
-            let token = &bytes[start..start + length];
+        for end in ends {
+            let token = &bytes[start..end];
             if characters {
                 let begun = token.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
                 let inside = usize::from(token.first().is_some_and(|byte| byte & 0xc0 == 0x80));
                 spans.push((started - inside, started + begun));
                 started += begun;
             } else {
-                spans.push((start, start + length));
+                spans.push((start, end));
             }
-            start += length;
+            start = end;
         }
         Ok((self.list(py, &ids)?, PyList::new(py, spans)?))
     }
@@ -268,7 +350,7 @@ impl Bpe {
     fn count(&self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<usize> {
         let text = Text::new(text)?;
         let text = text.characters()?;
-        let count = || self.caches.with(|cache| text.count(&self.tokenizer, cache));
+        let count = || self.shared.caches.with(|cache| text.count(&self.tokenizer, cache));
         Ok(if text.len() < SHORT_TEXT { count() } else { py.detach(count) })
     }
 
@@ -278,13 +360,13 @@ impl Bpe {
         texts: &Bound<'py, PyAny>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let counts = with_texts(texts, |texts| count_batch(&self.tokenizer, texts, num_threads, &self.caches))?;
+        let counts = with_texts(texts, |texts| count_batch(&self.tokenizer, texts, num_threads, &self.shared.caches))?;
         PyList::new(py, counts)
     }
 
     /// The ids of bytes that are one piece, whatever the split pattern would make of them.
     fn encode_piece(&self, piece: &[u8]) -> Vec<u32> {
-        self.caches.with(|cache| self.tokenizer.encode_one_piece(piece, cache))
+        self.shared.caches.with(|cache| self.tokenizer.encode_one_piece(piece, cache))
     }
 
     fn split<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
@@ -324,13 +406,6 @@ impl Bpe {
 #[pyo3(name = "byte_symbols")]
 fn py_byte_symbols() -> Vec<String> {
     byte_symbols().iter().map(char::to_string).collect()
-}
-
-/// The last place where a text that goes on can be cut without changing an id; 0 where there is none.
-#[pyfunction]
-#[pyo3(name = "last_cut")]
-fn py_last_cut(text: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Ok(last_cut(&Text::new(text)?.bytes()?))
 }
 
 /// Lines by their number from 0, and what is wrong with them.
@@ -386,7 +461,6 @@ fn _bpe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Bpe>()?;
     module.add_class::<Buffer>()?;
     module.add_function(wrap_pyfunction!(py_byte_symbols, module)?)?;
-    module.add_function(wrap_pyfunction!(py_last_cut, module)?)?;
     module.add_function(wrap_pyfunction!(read_jsonl, module)?)?;
     module.add_function(wrap_pyfunction!(py_wide_string, module)?)?;
     Ok(())

@@ -11,6 +11,7 @@
 //!   is what reading four times the memory takes; fetching it ahead, 1 to 16 kB, and smaller parts gained nothing. Asking for Python's UTF-8
 //!   when the same large text comes twice in a row brought it back; thrown away, as nobody does that but benchmarks.
 
+use crate::encode::added::Added;
 use crate::encode::{Cache, Output, Tokenizer};
 use crate::pretokenize::{last_cut, safe_cut};
 use crate::unicode::utf8::{append, room, Unit};
@@ -58,19 +59,41 @@ impl<'a> Characters<'a> {
 
     /// Cut at the first place from `at` on where the pieces of the text are those of its two parts.
     pub fn split_at_safe_cut(self, at: usize) -> (Self, Self) {
-        fn split<'a, U: Unit>(
-            text: &'a [U],
-            at: usize,
-            of: fn(&'a [U]) -> Characters<'a>,
-        ) -> (Characters<'a>, Characters<'a>) {
-            let (left, right) = text.split_at(safe_cut(text, at));
-            (of(left), of(right))
+        self.split_at(match self {
+            Self::Utf8(text) | Self::Latin1(text) => safe_cut(text, at),
+            Self::Ucs2(text) => safe_cut(text, at),
+            Self::Ucs4(text) => safe_cut(text, at),
+        })
+    }
+
+    /// The same, at a place where added tokens allow it, too; all of the text where there is none near by.
+    pub fn split_for(self, added: &Added, at: usize) -> (Self, Self) {
+        let mut at = at;
+        for _ in 0..Added::TRIES {
+            let (left, right) = self.split_at_safe_cut(at);
+            let (before, after) = (left.last(added.window()), right.first(added.window().max(1)));
+            if right.is_empty() || added.is_empty() || added.may_cut(&before.to_utf8(), &after.to_utf8()) {
+                return (left, right);
+            }
+            at = left.len() + 1;
         }
+        self.split_at(self.len())
+    }
+
+    fn first(self, count: usize) -> Self {
+        self.split_at(count.min(self.len())).0
+    }
+
+    fn last(self, count: usize) -> Self {
+        self.split_at(self.len().saturating_sub(count)).1
+    }
+
+    fn split_at(self, at: usize) -> (Self, Self) {
         match self {
-            Self::Utf8(text) => split(text, at, Self::Utf8),
-            Self::Latin1(text) => split(text, at, Self::Latin1),
-            Self::Ucs2(text) => split(text, at, Self::Ucs2),
-            Self::Ucs4(text) => split(text, at, Self::Ucs4),
+            Self::Utf8(text) => (Self::Utf8(&text[..at]), Self::Utf8(&text[at..])),
+            Self::Latin1(text) => (Self::Latin1(&text[..at]), Self::Latin1(&text[at..])),
+            Self::Ucs2(text) => (Self::Ucs2(&text[..at]), Self::Ucs2(&text[at..])),
+            Self::Ucs4(text) => (Self::Ucs4(&text[..at]), Self::Ucs4(&text[at..])),
         }
     }
 
@@ -79,6 +102,8 @@ impl<'a> Characters<'a> {
     pub fn encode<O: Output>(self, tokenizer: &Tokenizer, cache: &mut Cache, out: &mut O) {
         match self {
             Self::Utf8(text) => tokenizer.encode(text, cache, out),
+            // What is looked for may lie across any two parts.
+            _ if !tokenizer.added().is_empty() => tokenizer.encode(&self.to_utf8(), cache, out),
             Self::Latin1(text) => encode_parts(text, tokenizer, cache, out),
             Self::Ucs2(text) => encode_parts(text, tokenizer, cache, out),
             Self::Ucs4(text) => encode_parts(text, tokenizer, cache, out),
@@ -119,11 +144,11 @@ fn encode_parts<U: Unit, O: Output>(text: &[U], tokenizer: &Tokenizer, cache: &m
         }
         (at, length) = append(text, at, end, &mut utf8, length);
         if at == text.len() {
-            tokenizer.encode(&utf8[..length], cache, out);
+            tokenizer.encode_plain(&utf8[..length], cache, out);
             break;
         }
         let cut = last_cut(&utf8[..length]);
-        tokenizer.encode(&utf8[..cut], cache, out);
+        tokenizer.encode_plain(&utf8[..cut], cache, out);
         utf8.copy_within(cut..length, 0);
         length -= cut;
         // A piece that is longer than a part is not looked through for a cut again and again.

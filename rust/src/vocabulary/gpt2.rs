@@ -51,8 +51,8 @@ pub fn gpt2() -> (Vocabulary, Words) {
         longest: 128,
     };
     let words = Words { pilots: table!(pilots: u8), entries: table!(entries: u128), others };
-    let specials = vec![("<|endoftext|>".to_owned(), 50256)];
-    (Vocabulary { bytes: table!(bytes: u8), offsets: table!(offsets: u32), specials, merges }, words)
+    let added = vec![("<|endoftext|>".to_owned(), 50256)];
+    (Vocabulary { bytes: table!(bytes: u8), offsets: table!(offsets: u32), added, merges }, words)
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(built.len(), 50257);
         assert!(built.unreachable().is_empty());
         assert!(words == read.words(0));
-        assert!(built.bytes == read.bytes && built.offsets == read.offsets && built.specials == read.specials);
+        assert!(built.bytes == read.bytes && built.offsets == read.offsets && built.added == read.added);
         let (built, read) = (built.merges(), read.merges());
         assert!(built.pairs == read.pairs);
         assert!(built.list == read.list && built.byte_pairs == read.byte_pairs && built.byte_ids == read.byte_ids);

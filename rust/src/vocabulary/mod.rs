@@ -32,29 +32,30 @@ impl std::error::Error for VocabularyError {}
 pub struct Vocabulary {
     pub(crate) bytes: Cow<'static, [u8]>,
     pub(crate) offsets: Cow<'static, [u32]>,
-    pub(crate) specials: Vec<(String, u32)>,
+    pub(crate) added: Vec<(String, u32)>,
     pub(crate) merges: Merges,
 }
 
 impl Vocabulary {
     /// Read the contents of vocab.json and merges.txt.
     ///
-    /// `specials` are tokens that stand for themselves, by their text: they need not be made of byte symbols, and no
-    /// merge may produce them. Names that the vocabulary lacks are added at the ids given, names that it has must agree.
+    /// `added` are tokens that stand for themselves, by their text, which need not be made of byte symbols. Those that the
+    /// vocabulary lacks are added at the ids given, those that it has must agree; one that is a byte, or that a merge
+    /// makes, remains what it is.
     ///
     /// # Errors
     /// Where the vocabulary is no JSON object of strings to non-negative integers, has a key twice or something after
     /// its end; where ids do not cover 0 to size - 1 once each; where a token is not made of byte symbols or one of the
     /// 256 is missing; where a line of the merges is not two symbols and one space, or one of them or their product is
     /// no token; where a merge is there twice. The message names the key or the line.
-    pub fn parse(vocabulary: &[u8], merges: &[u8], specials: &[(String, u32)]) -> Result<Self, VocabularyError> {
+    pub fn parse(vocabulary: &[u8], merges: &[u8], added: &[(String, u32)]) -> Result<Self, VocabularyError> {
         let mut entries = parse_json(vocabulary).map_err(VocabularyError::Vocabulary)?;
-        let named: HashSet<&str> = specials.iter().map(|(text, _)| text.as_str()).collect();
-        let mut missing: HashMap<&str, u32> = specials.iter().map(|(text, id)| (text.as_str(), *id)).collect();
+        let named: HashSet<&str> = added.iter().map(|(text, _)| text.as_str()).collect();
+        let mut missing: HashMap<&str, u32> = added.iter().map(|(text, id)| (text.as_str(), *id)).collect();
         for (key, id) in &entries {
             if let Some(wanted) = missing.remove(key.as_str()) {
                 if u64::from(wanted) != *id {
-                    let message = format!("special token {key:?} has id {id} in the vocabulary, not {wanted}");
+                    let message = format!("the added token {key:?} has id {id} in the vocabulary, not {wanted}");
                     return Err(VocabularyError::Vocabulary(message));
                 }
             }
@@ -63,7 +64,7 @@ impl Vocabulary {
         Self::build(&entries, merges, &named)
     }
 
-    fn build(entries: &[(String, u64)], merges: &[u8], specials: &HashSet<&str>) -> Result<Self, VocabularyError> {
+    fn build(entries: &[(String, u64)], merges: &[u8], named: &HashSet<&str>) -> Result<Self, VocabularyError> {
         let wrong = |message: String| Err(VocabularyError::Vocabulary(message));
         let size = entries.len();
         if size > Merges::MAX_TOKENS {
@@ -85,31 +86,20 @@ impl Vocabulary {
         for (byte, &symbol) in symbols.iter().enumerate() {
             byte_of[symbol as usize] = Some(byte as u8);
         }
-        let (mut bytes, mut offsets, mut found) = (Vec::with_capacity(8 * size), vec![0], Vec::new());
+        let byte_of = |symbol: char| byte_of.get(symbol as usize).copied().flatten();
         let mut byte_ids = [0; 256];
         let mut ids: HashMap<&str, u32> = HashMap::with_capacity(size);
         for (id, key) in (0..).zip(by_id.iter().flatten()) {
-            if specials.contains(key) {
-                found.push(((*key).to_owned(), id));
-                bytes.extend_from_slice(key.as_bytes());
-            } else {
-                if key.is_empty() {
-                    return wrong(format!("the token with id {id} is empty"));
-                }
-                ids.insert(key, id);
-                for symbol in key.chars() {
-                    match byte_of.get(symbol as usize).copied().flatten() {
-                        Some(byte) => bytes.push(byte),
-                        None => {
-                            return wrong(format!("token {key:?} (id {id}) holds {symbol:?}, which is no byte symbol"))
-                        }
-                    }
+            if key.is_empty() {
+                return wrong(format!("the token with id {id} is empty"));
+            }
+            match key.chars().find(|&symbol| byte_of(symbol).is_none()) {
+                None => _ = ids.insert(key, id),
+                Some(_) if named.contains(key) => {}
+                Some(symbol) => {
+                    return wrong(format!("token {key:?} (id {id}) holds {symbol:?}, which is no byte symbol"))
                 }
             }
-            let Ok(end) = u32::try_from(bytes.len()) else {
-                return wrong("the tokens are longer than 4 GiB together".to_owned());
-            };
-            offsets.push(end);
         }
         for (byte, &symbol) in symbols.iter().enumerate() {
             match ids.get(symbol.encode_utf8(&mut [0; 4]) as &str) {
@@ -118,11 +108,26 @@ impl Vocabulary {
             }
         }
         let mut merges = parse_merges(merges, &ids, byte_ids).map_err(VocabularyError::Merges)?;
+        let mut is_made = vec![false; size];
+        byte_ids.iter().chain(&merges.products).for_each(|&id| is_made[id as usize] = true);
+        let (mut bytes, mut offsets, mut found) = (Vec::with_capacity(8 * size), vec![0], Vec::new());
+        for (id, key) in (0..).zip(by_id.iter().flatten()) {
+            if named.contains(key) && !is_made[id as usize] {
+                found.push(((*key).to_owned(), id));
+                bytes.extend_from_slice(key.as_bytes());
+            } else {
+                bytes.extend(key.chars().filter_map(byte_of));
+            }
+            let Ok(end) = u32::try_from(bytes.len()) else {
+                return wrong("the tokens are longer than 4 GiB together".to_owned());
+            };
+            offsets.push(end);
+        }
         merges.finish(offsets.windows(2).map(|pair| pair[1] - pair[0]));
-        Ok(Self { bytes: bytes.into(), offsets: offsets.into(), specials: found, merges })
+        Ok(Self { bytes: bytes.into(), offsets: offsets.into(), added: found, merges })
     }
 
-    /// The number of tokens, special ones included.
+    /// The number of tokens, added ones included.
     pub fn len(&self) -> usize {
         self.offsets.len() - 1
     }
@@ -132,7 +137,7 @@ impl Vocabulary {
         self.len() == 0
     }
 
-    /// The bytes of a token, for special ones their text; None where there is no such id.
+    /// The bytes of a token, for added ones their text; None where there is no such id.
     #[inline]
     pub fn token(&self, id: u32) -> Option<&[u8]> {
         let at = id as usize;
@@ -140,51 +145,47 @@ impl Vocabulary {
         Some(&self.bytes[self.offsets[at] as usize..end])
     }
 
-    /// The special tokens and their ids, by id.
-    pub fn specials(&self) -> &[(String, u32)] {
-        &self.specials
-    }
-
-    pub fn is_special(&self, id: u32) -> bool {
-        self.specials.iter().any(|&(_, special)| special == id)
+    /// The added tokens that are neither a byte nor made by a merge, and their ids, by id.
+    pub fn added(&self) -> &[(String, u32)] {
+        &self.added
     }
 
     pub fn merges(&self) -> &Merges {
         &self.merges
     }
 
-    /// The table of the tokens that are the encoding of their own bytes, special ones left out.
+    /// The table of the tokens that are the encoding of their own bytes, added ones left out.
     pub(crate) fn words(&self, seed: u64) -> Words {
-        let special = self.are_special();
+        let added = self.are_added();
         // In order.
         let never: Vec<u32> = if self.merges.in_order() {
             (0..self.len() as u32).filter(|&id| self.merges.is_never(id)).collect()
         } else {
             self.unreachable()
         };
-        let reached = |id: &u32| !special[*id as usize] && never.binary_search(id).is_err();
+        let reached = |id: &u32| !added[*id as usize] && never.binary_search(id).is_err();
         let ids = (0..self.len() as u32).filter(reached);
         Words::new(seed, ids.filter_map(|id| Some((self.token(id)?, id))))
     }
 
-    /// The tokens that are not the encoding of their own bytes, special ones left out, by merging each.
+    /// The tokens that are not the encoding of their own bytes, added ones left out, by merging each.
     pub fn unreachable(&self) -> Vec<u32> {
-        let special = self.are_special();
+        let added = self.are_added();
         let (mut scratch, mut merged) = (Scratch::default(), Vec::new());
         let mut reaches = |id: u32| {
             merged.clear();
             merge_by_heap(self.token(id).unwrap_or_default(), &self.merges, &mut scratch, &mut merged);
             merged == [id]
         };
-        (0..self.len() as u32).filter(|&id| !special[id as usize] && !reaches(id)).collect()
+        (0..self.len() as u32).filter(|&id| !added[id as usize] && !reaches(id)).collect()
     }
 
-    fn are_special(&self) -> Vec<bool> {
-        let mut special = vec![false; self.len()];
-        for &(_, id) in &self.specials {
-            special[id as usize] = true;
+    fn are_added(&self) -> Vec<bool> {
+        let mut added = vec![false; self.len()];
+        for &(_, id) in &self.added {
+            added[id as usize] = true;
         }
-        special
+        added
     }
 }
 
@@ -321,14 +322,26 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn specials_may_be_any_text() {
+    fn added_tokens_may_be_any_text() {
         let json = vocabulary_json(&["<a b>"]);
         let vocabulary = Vocabulary::parse(json.as_bytes(), b"", &[("<a b>".to_owned(), 256), ("日".to_owned(), 257)])
             .expect("good");
         assert_eq!(vocabulary.token(256), Some(&b"<a b>"[..]));
         assert_eq!(vocabulary.token(257), Some("日".as_bytes()));
         assert_eq!(vocabulary.token(258), None);
-        assert!(vocabulary.is_special(257) && !vocabulary.is_special(255));
+        assert_eq!(vocabulary.added(), [("<a b>".to_owned(), 256), ("日".to_owned(), 257)]);
         assert!(Vocabulary::parse(json.as_bytes(), b"", &[("<a b>".to_owned(), 3)]).is_err());
+    }
+
+    #[test]
+    fn added_tokens_that_are_there_already_remain_what_they_are() {
+        let json = vocabulary_json(&["ab", "<é>"]);
+        let added = [("a", 97), ("ab", 256), ("<é>", 257)].map(|(text, id)| (text.to_owned(), id));
+        let vocabulary = Vocabulary::parse(json.as_bytes(), b"a b", &added).expect("good");
+        assert_eq!(vocabulary.added(), &added[2..]);
+        assert_eq!(vocabulary.token(257), Some("<é>".as_bytes()));
+        assert!(vocabulary.unreachable().is_empty());
+        assert_eq!(vocabulary.words(7).find(b"ab"), Some(256));
+        assert_eq!(vocabulary.words(7).find(b"a"), Some(97));
     }
 }
