@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import gpt2fast
-from gpt2fast import _bpe
 from gpt2fast.corpus import batches, documents, encoding, tokenize_files
 from gpt2fast.corpus.batches import Cursor, DocumentBatch, merge_small
 from gpt2fast.corpus.documents import Reading, read_batches
@@ -65,7 +64,7 @@ def test_a_cut_is_safe_whatever_follows(text, after):
     encode = gpt2fast.get_encoding("gpt2").encode_ordinary
     whole = (text + after).encode()
     for end in range(len(text.encode()) + 1):
-        cut = _bpe.last_cut(whole[:end])
+        cut = gpt2fast.get_encoding().last_cut(whole[:end])
         assert 0 <= cut <= end
         assert encode(whole[:cut]) + encode(whole[cut:]) == encode(whole)
 
@@ -74,7 +73,7 @@ def test_a_cut_is_safe_whatever_follows(text, after):
 def test_a_cut_of_any_bytes_is_safe(before, text, after):
     encode = gpt2fast.get_encoding("gpt2").encode_ordinary
     text = before + text.encode()
-    cut = _bpe.last_cut(text)
+    cut = gpt2fast.get_encoding().last_cut(text)
     assert encode(text[:cut]) + encode(text[cut:] + after) == encode(text + after)
 
 
