@@ -452,14 +452,20 @@ class Tokenizer:
     def decode_batch(
         self, batch: Iterable[Iterable[int]], *, errors: str = "replace", num_threads: int | None = None
     ) -> list[str]:
-        """The text of each list of ids."""
-        resolve_num_threads(num_threads)
-        return [self.decode(tokens, errors) for tokens in as_batch(batch)]
+        """The text of each list of ids, as `decode` makes it; long batches on several threads."""
+        lists = [as_ids(tokens) for tokens in as_batch(batch)]
+        try:
+            return self._bpe.decode_batch(lists, errors, resolve_num_threads(num_threads))
+        except (LookupError, OverflowError, TypeError):
+            return [self.decode(tokens, errors) for tokens in lists]  # raises the error that names what is wrong
 
     def decode_bytes_batch(self, batch: Iterable[Iterable[int]], *, num_threads: int | None = None) -> list[bytes]:
-        """The bytes of each list of ids."""
-        resolve_num_threads(num_threads)
-        return [self.decode_bytes(tokens) for tokens in as_batch(batch)]
+        """The bytes of each list of ids, as `decode_bytes` makes them; long batches on several threads."""
+        lists = [as_ids(tokens) for tokens in as_batch(batch)]
+        try:
+            return self._bpe.decode_batch(lists, None, resolve_num_threads(num_threads))
+        except (LookupError, OverflowError, TypeError):
+            return [self.decode_bytes(tokens) for tokens in lists]  # raises the error that names what is wrong
 
     def decode_stream(self, errors: str = "replace") -> DecodeStream:
         """A decoder that takes ids one by one and gives text as soon as whole characters exist."""

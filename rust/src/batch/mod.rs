@@ -13,6 +13,7 @@
 //!   1330 to 1380.
 //! - What is left for one thread: holding the texts by a tuple, 5 % of the time of one thread.
 
+pub mod decode;
 mod join;
 
 use crate::batch::join::{join, Made};

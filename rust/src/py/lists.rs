@@ -15,6 +15,7 @@
 //! - 100,000 short lines 63.7 to 57.9: a third is pages for the small lists, which Python gives back and asks for again.
 
 use crate::encode::Id;
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -138,14 +139,34 @@ fn places(len: usize) -> PyResult<*mut *mut ffi::PyObject> {
     Ok(places)
 }
 
-/// The ids of a list or tuple of integers; None where there is anything else in it, or an integer that is no u32.
-pub fn ids_of(ids: &Bound<'_, PyAny>) -> Option<Vec<u32>> {
-    if let Ok(tuple) = ids.cast::<PyTuple>() {
-        return tuple.as_slice().iter().map(id_of).collect();
+/// Append the ids of a list or tuple of integers, or of an array of 16 or 32 bits each.
+///
+/// # Errors
+/// Where there is anything else in it, or an integer that is no u32.
+pub fn read_ids(object: &Bound<'_, PyAny>, ids: &mut Vec<u32>) -> PyResult<()> {
+    let start = ids.len();
+    if read_integers(object, ids).is_some() {
+        return Ok(());
     }
-    let list = ids.cast::<PyList>().ok()?;
+    ids.truncate(start);
+    if let Ok(buffer) = PyBuffer::<u32>::get(object) {
+        ids.extend(buffer.to_vec(object.py())?);
+    } else if let Ok(buffer) = PyBuffer::<u16>::get(object) {
+        ids.extend(buffer.to_vec(object.py())?.into_iter().map(u32::from));
+    } else {
+        ids.extend(object.extract::<Vec<u32>>()?);
+    }
+    Ok(())
+}
+
+/// Append the ids of a list or tuple; None where it is neither, or there is anything in it but integers that are u32.
+fn read_integers(object: &Bound<'_, PyAny>, ids: &mut Vec<u32>) -> Option<()> {
+    if let Ok(tuple) = object.cast::<PyTuple>() {
+        return read_items(tuple.as_slice(), ids);
+    }
+    let list = object.cast::<PyList>().ok()?;
     if !PLAIN || list.is_empty() {
-        return list.iter().map(|item| id_of(&item)).collect();
+        return list.iter().try_for_each(|item| Some(ids.push(id_of(&item)?)));
     }
     // SAFETY: a `Bound` is a pointer to an object; the GIL is held, and reading real integers runs no code that could
     // change the list.
@@ -153,7 +174,12 @@ pub fn ids_of(ids: &Bound<'_, PyAny>) -> Option<Vec<u32>> {
         let places = (*list.as_ptr().cast::<ffi::PyListObject>()).ob_item;
         std::slice::from_raw_parts(places.cast::<Bound<PyAny>>(), list.len())
     };
-    items.iter().map(id_of).collect()
+    read_items(items, ids)
+}
+
+fn read_items(items: &[Bound<'_, PyAny>], ids: &mut Vec<u32>) -> Option<()> {
+    ids.reserve(items.len());
+    items.iter().try_for_each(|item| Some(ids.push(id_of(item)?)))
 }
 
 /// The value of a real integer: the conversion of anything else runs code of others.

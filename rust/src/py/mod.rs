@@ -6,6 +6,7 @@ mod lists;
 mod strings;
 mod texts;
 
+use crate::batch::decode::{decode_batch, IdLists};
 use crate::batch::{count_batch, encode_batch, room, Texts};
 use crate::encode::added::{Added, AddedToken, Part};
 use crate::encode::caches::Caches;
@@ -16,22 +17,24 @@ use crate::simd;
 use crate::text::characters::Characters;
 use crate::text::jsonl;
 use crate::vocabulary::{byte_symbols, VocabularyError};
-use lists::{ids_of, Integers};
+use lists::{read_ids, Integers};
 use once_cell::race::OnceBox;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use std::ffi::c_int;
+use std::ffi::{c_int, CString};
 use std::mem::MaybeUninit;
 use std::os::raw::c_void;
 use std::sync::Arc;
-use strings::wide_string;
+use strings::{string, wide_string};
 use texts::{with_texts, Text};
 
 /// Texts shorter than this are encoded with the GIL held: releasing it costs more than they do.
 const SHORT_TEXT: usize = 1 << 11;
+/// Ids of a batch that are decoded before more of its lists are read: what they take meanwhile stays in the caches.
+const IDS_AT_ONCE: usize = 1 << 19;
 
 /// An array that NumPy reads in place: `numpy.frombuffer(buffer, dtype)`.
 #[pyclass(frozen, module = "gpt2fast._bpe")]
@@ -154,23 +157,8 @@ impl Bpe {
         self.shared.integers.lists(py, self.tokenizer.vocabulary().len(), &ids, &offsets)
     }
 
-    fn decode_ids<'py, I: Copy + Sync + Into<u32>>(&self, py: Python<'py>, ids: &[I]) -> PyResult<Bound<'py, PyBytes>> {
-        let vocabulary = self.tokenizer.vocabulary();
-        let decoder = self.shared.decoder.get_or_init(|| Box::new(Decoder::new(vocabulary)));
-        let length = decoder.length(ids).map_err(|position| PyKeyError::new_err((position, ids[position].into())))?;
-        // SAFETY: a new object of `length` bytes that nobody else has seen; `write` fills all of them.
-        unsafe {
-            let bytes = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length as ffi::Py_ssize_t);
-            let bytes = Bound::from_owned_ptr_or_err(py, bytes)?.cast_into_unchecked::<PyBytes>();
-            let place = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<MaybeUninit<u8>>();
-            let place = std::slice::from_raw_parts_mut(place, length);
-            if ids.len() < SHORT_TEXT {
-                decoder.write(vocabulary, ids, place);
-            } else {
-                py.detach(|| decoder.write(vocabulary, ids, place));
-            }
-            Ok(bytes)
-        }
+    fn decoder(&self) -> &Decoder {
+        self.shared.decoder.get_or_init(|| Box::new(Decoder::new(self.tokenizer.vocabulary())))
     }
 }
 
@@ -375,16 +363,57 @@ impl Bpe {
     }
 
     fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        if let Some(ids) = ids_of(ids) {
-            return self.decode_ids(py, &ids);
+        let (vocabulary, decoder) = (self.tokenizer.vocabulary(), self.decoder());
+        let mut values = Vec::with_capacity(16);
+        read_ids(ids, &mut values)?;
+        let ids = values.as_slice();
+        let length = decoder.length(ids).map_err(|position| PyKeyError::new_err((position, ids[position])))?;
+        // SAFETY: a new object of `length` bytes that nobody else has seen; `write` fills all of them.
+        unsafe {
+            let bytes = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length as ffi::Py_ssize_t);
+            let bytes = Bound::from_owned_ptr_or_err(py, bytes)?.cast_into_unchecked::<PyBytes>();
+            let place = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<MaybeUninit<u8>>();
+            let place = std::slice::from_raw_parts_mut(place, length);
+            let written = if ids.len() < SHORT_TEXT {
+                decoder.write(vocabulary, ids, place)
+            } else {
+                py.detach(|| decoder.write(vocabulary, ids, place))
+            };
+            assert_eq!(written, length, "the decoded length");
+            Ok(bytes)
         }
-        if let Ok(buffer) = PyBuffer::<u32>::get(ids) {
-            return self.decode_ids(py, &buffer.to_vec(py)?);
+    }
+
+    /// The bytes of each list of ids; where `errors` is given their str, as `bytes.decode("utf-8", errors)` makes it.
+    #[pyo3(signature = (batch, errors, num_threads))]
+    fn decode_batch<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Bound<'py, PyList>,
+        errors: Option<&str>,
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (vocabulary, decoder) = (self.tokenizer.vocabulary(), self.decoder());
+        let errors = errors.map(CString::new).transpose()?;
+        let mut texts: Vec<Bound<'py, PyAny>> = Vec::with_capacity(batch.len());
+        let mut batch = batch.iter().peekable();
+        while batch.peek().is_some() {
+            let mut lists = IdLists::default();
+            while let Some(list) = batch.next_if(|_| lists.ids.len() < IDS_AT_ONCE) {
+                read_ids(&list, &mut lists.ids)?;
+                lists.ends.push(lists.ids.len());
+            }
+            let decode = || decode_batch(vocabulary, decoder, &lists, num_threads);
+            let decoded = if lists.ids.len() < SHORT_TEXT { decode() } else { py.detach(decode) };
+            let decoded = decoded.map_err(|position| PyKeyError::new_err(lists.ids[position]))?;
+            for utf8 in decoded.iter() {
+                texts.push(match &errors {
+                    Some(errors) => string(py, utf8, errors)?.into_any(),
+                    None => PyBytes::new(py, utf8).into_any(),
+                });
+            }
         }
-        if let Ok(buffer) = PyBuffer::<u16>::get(ids) {
-            return self.decode_ids(py, &buffer.to_vec(py)?);
-        }
-        self.decode_ids(py, &ids.extract::<Vec<u32>>()?)
+        PyList::new(py, texts)
     }
 
     fn token<'py>(&self, py: Python<'py>, id: u32) -> Option<Bound<'py, PyBytes>> {

@@ -7,7 +7,29 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use std::ffi::CStr;
 use tables::memory::large_pages;
+
+/// Bytes that are worth a look for characters above U+FFFF.
+const WORTH_A_LOOK: usize = 1 << 14;
+
+/// The str of bytes, as `bytes.decode("utf-8", errors)` makes it.
+///
+/// # Errors
+/// As that raises.
+pub fn string<'py>(py: Python<'py>, utf8: &[u8], errors: &CStr) -> PyResult<Bound<'py, PyString>> {
+    if utf8.len() >= WORTH_A_LOOK {
+        if let Some(text) = wide_string(py, utf8)? {
+            return Ok(text);
+        }
+    }
+    let (start, len) = (utf8.as_ptr().cast(), utf8.len() as ffi::Py_ssize_t);
+    // SAFETY: a new str, or null.
+    unsafe {
+        let object = ffi::PyUnicode_DecodeUTF8(start, len, errors.as_ptr());
+        Ok(Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked())
+    }
+}
 
 /// The str of bytes; None where they are not UTF-8, or have no character above U+FFFF.
 ///
