@@ -9,7 +9,7 @@ What a step reads, in tokens (chunked prefill, Agrawal et al. 2023, arXiv:2308.1
 - prompts get what is left of 256, first come, first served, so a step of 256 is the longest wait for a token;
 - background work, which nobody follows token by token, gets as many tokens as all of these together, or fills the step
   up to 32, since 16 rows take the model hardly longer than one; where there is nothing else it gets 256.  A background
-  sequence that got its part goes behind the others, so a long one does not hold up the short.
+  sequence goes behind the others after every 256 of its tokens, so a long one does not hold up the short.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -270,7 +271,7 @@ class Scheduler(Generic[S]):
             room = max(min(2 * max(tokens, _CHEAP) - tokens, room), _CHEAP)
         others = self._read(waiting, room)
         for part in others:
-            if len(part.ids) < len(part.sequence.ids) - part.start:
+            if (part.start + len(part.ids)) // _STEP > part.start // _STEP:
                 running[part.sequence] = running.pop(part.sequence)  # type: ignore[index, arg-type]
         return parts + others
 
@@ -308,16 +309,13 @@ class Scheduler(Generic[S]):
 
     def _share(self, outputs: Outputs, parts: List[_Part]) -> None:
         """Give the sequences what they need of the outputs, computed for all of one kind together."""
-        firsts = [0, *np.cumsum([part.outputs for part in parts]).tolist()]
-        placed = list(zip(firsts, parts, strict=False))
-        for kind in (Choices, Measures, States, Logits):
-            of_kind = [(first, part) for first, part in placed if isinstance(part.need, kind)]
-            if not of_kind:
-                continue
-            begin, end = of_kind[0][0], of_kind[-1][0] + of_kind[-1][1].outputs
+        placed = list(zip(accumulate((part.outputs for part in parts), initial=0), parts, strict=False))
+        for kind, group in groupby(placed, key=lambda item: type(item[1].need)):
+            of_kind = list(group)
             if kind is Logits:
                 self._share_logits(outputs, of_kind)
                 continue
+            begin, (last, end) = of_kind[0][0], of_kind[-1]
             values: Any
             if kind is Choices:
                 values = outputs.choose(begin, [draw for _, part in of_kind for draw in part.need.draws])  # type: ignore[union-attr]
@@ -325,7 +323,7 @@ class Scheduler(Generic[S]):
                 targets = [i for _, part in of_kind for i in part.need.targets]  # type: ignore[union-attr]
                 values = outputs.measure(begin, targets, self._n_vocab)
             else:
-                values = outputs.states(begin, end)
+                values = outputs.states(begin, last + end.outputs)
             for first, part in of_kind:
                 self._give(part, values[first - begin : first - begin + part.outputs], outputs, first)
 
