@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast._internal.atomic import atomic_write
+from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.inputs import Input, find_inputs
@@ -105,7 +106,8 @@ def score_files(
         suffix, or by `input_format` ("jsonl", "txt.gz").
     out
         A .parquet, .jsonl or .tsv file.  What is no number, as the perplexity of an empty document, is null in Parquet
-        and JSON and empty in TSV, which has no `tokens`.
+        and JSON and empty in TSV, which has no `tokens`.  The schema of Parquet has `gpt2fast.numerics_version` in its
+        metadata where the model's numbers are the same on every machine: on a CPU, with `gemm="panel"`.
     context, stride, bos, allow_special
         As in `LanguageModel.score`.
     on_error
@@ -142,7 +144,8 @@ def score_files(
     if stride is not None and whole_number("stride", stride, least=1) > lm.model.config.n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {lm.model.config.n_ctx} tokens")
     columns = _COLUMNS + ([Column("text", str)] if text else []) + (_TOKEN_COLUMNS if tokens else [])
-    table = table_of(out, columns)
+    same_bits = lm.model.device == "cpu" and lm.model.gemm == "panel"
+    table = table_of(out, columns, {"gpt2fast.numerics_version": str(numerics_version)} if same_bits else None)
     if any(source.is_file and os.path.exists(out) and os.path.samefile(source.path, out) for source in sources):
         raise InputError(f"{os.fspath(out)}: both an input and the output")
     sizes = [max(source.size, 0) for source in sources]

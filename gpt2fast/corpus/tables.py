@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from gpt2fast.corpus.dependencies import pyarrow_parquet
 from gpt2fast.errors import InputError, InputTypeError
@@ -19,6 +19,7 @@ __all__ = ["Column", "table_of"]
 _GROUP_VALUES = 1 << 20
 
 Write = Callable[[Sequence[Sequence[Any]]], None]
+Metadata: TypeAlias = "Mapping[str, str] | None"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ class Column:
 
 
 def table_of(
-    path: str | os.PathLike[str], columns: Sequence[Column]
+    path: str | os.PathLike[str], columns: Sequence[Column], metadata: Mapping[str, str] | None = None
 ) -> Callable[[BinaryIO], AbstractContextManager[Write]]:
     """How a table is written to the file of that name: called with the open file, it gives, in a `with` block, a
-    function that writes rows.
+    function that writes rows.  `metadata` goes into the schema of Parquet; the other formats have no place for it.
 
     Floats that are no numbers are null, or empty in TSV.  Raises InputError where the name tells no format or the
     format has no lists, MissingDependencyError where the format's library is missing.
@@ -49,11 +50,11 @@ def table_of(
         raise InputError(f"{name}: TSV has no lists, which tokens need; write .parquet or .jsonl")
     if suffix == ".parquet":
         pyarrow_parquet("writing .parquet")
-    return lambda file: _TABLES[suffix](file, columns)
+    return lambda file: _TABLES[suffix](file, columns, metadata)
 
 
 @contextmanager
-def _jsonl(file: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
+def _jsonl(file: BinaryIO, columns: Sequence[Column], metadata: Metadata) -> Iterator[Write]:
     names = [column.name for column in columns]
 
     def write(rows: Sequence[Sequence[Any]]) -> None:
@@ -65,7 +66,7 @@ def _jsonl(file: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
 
 
 @contextmanager
-def _tsv(file: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
+def _tsv(file: BinaryIO, columns: Sequence[Column], metadata: Metadata) -> Iterator[Write]:
     def write(rows: Sequence[Sequence[Any]]) -> None:
         for row in rows:
             file.write("\t".join(map(_field, row)).encode() + b"\n")
@@ -75,11 +76,12 @@ def _tsv(file: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
 
 
 @contextmanager
-def _parquet(file: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
+def _parquet(file: BinaryIO, columns: Sequence[Column], metadata: Metadata) -> Iterator[Write]:
     pa, parquet = pyarrow_parquet("writing .parquet")
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     schema = pa.schema(
-        [(column.name, pa.list_(types[column.type]) if column.is_list else types[column.type]) for column in columns]
+        [(column.name, pa.list_(types[column.type]) if column.is_list else types[column.type]) for column in columns],
+        metadata,
     )
     held: list[list[Any]] = []
     size = 0
@@ -123,7 +125,7 @@ def _field(value: Any) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-_TABLES: dict[str, Callable[[BinaryIO, Sequence[Column]], AbstractContextManager[Write]]] = {
+_TABLES: dict[str, Callable[[BinaryIO, Sequence[Column], Metadata], AbstractContextManager[Write]]] = {
     ".parquet": _parquet,
     ".jsonl": _jsonl,
     ".tsv": _tsv,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gpt2fast._internal.arguments import real_number, whole_number
 from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.kernels import elementwise
 from gpt2fast.model.draw import Draw, choose, highest, kept, sample_key
 from gpt2fast.model.nonfinite import not_finite
 
@@ -148,7 +149,7 @@ class Sampling:
             out[values.argmax()] = 1
         else:
             ids, weights = kept(values, self.draw(len(values), 0))
-            out[ids] = weights / weights.sum()
+            out[ids] = weights / elementwise.total(weights)
         return out
 
     @property
@@ -232,7 +233,7 @@ def log_probabilities(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """
     values = _checked(logits).astype(np.float64)
     values -= values.max()
-    result: npt.NDArray[np.float64] = values - np.log(np.exp(values).sum())
+    result: npt.NDArray[np.float64] = values - elementwise.log(np.array(elementwise.total(elementwise.exp(values))))
     return result
 
 

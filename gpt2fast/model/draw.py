@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast.kernels import elementwise
+
 __all__ = ["Draw", "choose", "highest", "kept", "sample_key"]
 
 _COLUMN = 64  # `highest` looks at the maxima of so many values each
@@ -118,7 +120,7 @@ def _weights(values: Floats, ids: Ids, temperature: float) -> npt.NDArray[np.flo
     # Differences from the top, in float64: the largest weight is 1, whatever the temperature.
     differences = values[ids].astype(np.float64) - float(values.max())
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, weight 0: as meant
-        result: npt.NDArray[np.float64] = np.exp(differences / temperature)
+        result: npt.NDArray[np.float64] = elementwise.exp(differences / temperature)
     return result
 
 
@@ -128,7 +130,7 @@ def _contenders(key: np.uint64, values: Floats, temperature: float) -> Ids:
     weights = _weights(values, best, temperature)
     # No other's weight is above the last of these, so it takes an exponential number under `bound` to win.
     bound = _times(key, best, weights).min() * weights[-1]
-    least = max(int(np.exp(-bound) * 2.0**53) - 8, 0)  # 8: for what rounding does
+    least = max(int(elementwise.exp(np.array(-bound)) * 2.0**53) - 8, 0)  # 8: for what rounding does
     others = np.flatnonzero(_bits(key, np.arange(len(values))) >= np.uint64(least << 11))
     return np.concatenate([best, others])
 
@@ -154,7 +156,7 @@ def highest(values: Floats, k: int) -> Ids:
 
 def _times(key: np.uint64, ids: Ids, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """When each id arrives in the race: an exponentially distributed number, positive, over its weight."""
-    numbers = -np.log(((_bits(key, ids) >> np.uint64(11)) + 0.5) * 2.0**-53)
+    numbers = -elementwise.log(((_bits(key, ids) >> np.uint64(11)) + 0.5) * 2.0**-53)
     with np.errstate(divide="ignore", over="ignore"):  # a weight of next to nothing never wins
         result: npt.NDArray[np.float64] = numbers / weights
     return result
@@ -176,7 +178,7 @@ def _bits(key: np.uint64, ids: Ids) -> npt.NDArray[np.uint64]:
 
 def _fewest(weights: npt.NDArray[np.float64], share: float) -> Ids:
     """The places of the fewest weights that together reach `share` of their sum, best first, at least one."""
-    target = share * weights.sum()
+    target = share * elementwise.total(weights)
     size = 256  # most often enough, and far from sorting a vocabulary
     while True:
         best = highest(weights, size)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
+from gpt2fast.kernels import elementwise
 from gpt2fast.model.pairing import Configured, beginning, shared_vocabulary
 from gpt2fast.scheduler import Measures, Model, Need, Scheduler, Sequence
 from gpt2fast.scoring.notebook import render_fragment
@@ -38,6 +39,8 @@ __all__ = [
     "score_sequences",
     "score_texts",
 ]
+
+_LN2 = 0.6931471805599453  # of C libraries' logarithms not all are the same
 
 # Texts that are read together: short ones as many as may fill a step, long ones as many as the cache has room for by so
 # many tokens, at least a few: its address space is reserved, though memory comes as needed.
@@ -68,7 +71,7 @@ class TokenScore:
     @property
     def surprisal(self) -> float:
         """The surprisal in bits, -log2 of the probability."""
-        return -self.log_probability / math.log(2)
+        return -self.log_probability / _LN2
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class SpanScore:
     @property
     def surprisal(self) -> float:
         """The surprisal in bits, -log2 of the probability."""
-        return -self.log_probability / math.log(2)
+        return -self.log_probability / _LN2
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,26 +126,25 @@ class Score:
     @property
     def surprisal(self) -> Floats:
         """The surprisals in bits, float64 (T,): -log2 of the probabilities."""
-        return self.log_probabilities / -math.log(2)
+        return self.log_probabilities / -_LN2
 
     @property
     def log_likelihood(self) -> float:
         """The natural logarithm of the whole text's probability."""
-        return float(self.log_probabilities.sum())
+        return math.fsum(self.log_probabilities)
 
     @property
     def perplexity(self) -> float:
         """e to the mean negative log-probability of a token; NaN for an empty text."""
         if not len(self):
             return math.nan
-        with np.errstate(over="ignore"):
-            return float(np.exp(-self.log_likelihood / len(self)))
+        return float(elementwise.exp(np.array(-self.log_likelihood / len(self))))
 
     @property
     def bits_per_byte(self) -> float:
         """The surprisal of the text over its length in UTF-8, which compares models of different tokenizers; NaN for an
         empty text."""
-        return -self.log_likelihood / math.log(2) / self.num_bytes if self.num_bytes else math.nan
+        return -self.log_likelihood / _LN2 / self.num_bytes if self.num_bytes else math.nan
 
     @cached_property
     def num_bytes(self) -> int:
@@ -190,7 +192,7 @@ class Score:
         """
         return [
             SpanScore(
-                self.text[start:end], (start, end), float(self.log_probabilities[first:last].sum()), last - first, exact
+                self.text[start:end], (start, end), math.fsum(self.log_probabilities[first:last]), last - first, exact
             )
             for (start, end), (first, last, exact) in zip(
                 spans, tokens_of_spans(self.text, self.spans, spans), strict=True

@@ -269,6 +269,7 @@ def test_packed_files_are_checked(tiny, tmp_path):
         ({}, {"gpt2fast.panels": "int8/0"}, "packed as 'int8/0'; this version reads"),
         ({}, {"gpt2fast.panels": "int9/1"}, "packed as 'int9/1'"),
         ({}, {"gpt2fast.panels": "int4/1"}, f"{name} is"),
+        ({}, {"gpt2fast.numerics_version": "0"}, "packed with gpt2fast.numerics_version 0; this version has"),
     ]:
         st.save_file({**whole.tensors, **change}, path, {**whole.metadata, **metadata})
         for dtype in ("int8", "int4"):

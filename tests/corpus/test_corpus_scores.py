@@ -68,6 +68,9 @@ def test_the_numbers_are_those_of_score(lm: gpt2fast.LanguageModel, tmp_path: Pa
     (tmp_path / name).write_bytes(packed.get(Path(name).suffix, lambda content: content)(content))
     summary = score_files(tmp_path / name, tmp_path / out, lm)
     expected = [lm.score(text) for text in TEXTS]
+    if out == "b.parquet":
+        metadata = pa.parquet.read_schema(tmp_path / out).metadata
+        assert metadata[b"gpt2fast.numerics_version"] == str(gpt2fast.numerics_version).encode()
     found = rows(tmp_path / out)
     assert len(found) == len(TEXTS) == summary.documents
     for number, (row, score) in enumerate(zip(found, expected, strict=True)):

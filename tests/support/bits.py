@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import gpt2fast
-from gpt2fast.generation.sampling import Sampling, random_generator
+from gpt2fast.generation.sampling import Sampling, sample_key
 from gpt2fast.kernels import elementwise
 from gpt2fast.kernels.norm import layer_norm_rows
 from gpt2fast.model.gpt2 import GPT2
@@ -58,9 +58,10 @@ def logits_in_three_ways(model: GPT2, ids: list[int]) -> Iterator[tuple[str, Any
 
 def continued(model: GPT2, ids: list[int], sampling: Sampling, count: int) -> list[int]:
     """The ids that sampling adds."""
-    generator, cache, text, new = random_generator(17), model.new_cache(), list(ids), list(ids)
+    cache, text, new = model.new_cache(), list(ids), list(ids)
     for _ in range(count):
-        new = [sampling.choose(model(new, cache, last_only=True), text, generator)]
+        key = sample_key(17, position=len(text))
+        new = [sampling.choose(model(new, cache, last_only=True), text, key=key)]
         text += new
     return text[len(ids) :]
 

@@ -2,6 +2,7 @@
 # NumPy's functions follow its own choice of instructions, and the C library's differ from system to system.
 #
 # Performance notes: see elementwise.inc.c.
+from libc.math cimport NAN
 from libc.stdint cimport int64_t
 
 from gpt2fast.kernels.cpu cimport gf_measures, parallel_for, rows
@@ -142,7 +143,8 @@ cdef void _measure(void *context, int64_t begin, int64_t end, int thread) noexce
     for r in range(begin, end):
         rows.measure(job.logits + r * job.ld, job.n, job.targets[r], &measures)
         job.out[3 * r] = measures.log_probability
-        job.out[3 * r + 1] = <double> measures.rank
+        # Of a row that is not finite the rank says nothing, either.
+        job.out[3 * r + 1] = <double> measures.rank if measures.log_probability == measures.log_probability else NAN
         job.out[3 * r + 2] = measures.entropy
 
 
@@ -150,8 +152,8 @@ def measures(const float[:, :] logits, const int64_t[::1] targets, *, int num_th
     """What each row of logits says about its target: float64 (T, 3), the target's log-probability (a natural logarithm),
     its rank (how many logits are higher, plus one), and the entropy of the row's softmax in bits.
 
-    `logits` are (T, n), each row contiguous, and `targets` (T,) of 0 to n - 1.  Log-probability and entropy are NaN where
-    a logit is NaN or infinity or all are minus infinity.  Exponentials are of single precision, sums of double.
+    `logits` are (T, n), each row contiguous, and `targets` (T,) of 0 to n - 1.  All three are NaN where a logit is NaN or
+    infinity, or all are minus infinity.  Exponentials are of single precision, sums of double.
 
     >>> import numpy as np
     >>> measures(np.zeros((1, 4), np.float32), np.array([2]))
