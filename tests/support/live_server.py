@@ -72,7 +72,7 @@ def live(lm: Any, *, limits: Limits | None = None, **options: Any) -> Iterator[L
     options.setdefault("hosts", ())
     app = create_app(lm, limits=limits, **options)
     with bind("127.0.0.1", 0) as bound:
-        server = Server(app, engine=app.state.engine, grace=limits.grace)
+        server = Server(app, engine=app.state.engine, limits=limits)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
         thread.start()
         try:
