@@ -60,7 +60,7 @@ class Charge:
 
 
 class Charged:
-    """An app whose requests have a `Charge` each, `scope["charge"]`, until the client has been sent the whole answer."""
+    """An app whose requests have a `Charge` each, `scope["charge"]`, until the whole answer is with the client."""
 
     def __init__(self, app: ASGIApp, budget: Budget) -> None:
         self._app = app

@@ -1,5 +1,5 @@
-"""Answers of any size, in parts: none is made before the client has room for it, and each takes the event loop a few
-milliseconds at most."""
+"""Answers of any size, in parts: none is made before the client has room for it, and each takes the event loop a
+millisecond or two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Items", "JsonInParts", "Pauses", "Pieces", "json_parts", "slices"]
 # Bytes that are sent at once; what is smaller waits for what comes next.
 _PART = 1 << 14
 # Seconds of work without a pause.
-_WORK = 0.005
+_WORK = 0.001
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def slices(items: Any, size: int = 512) -> Iterator[Any]:
 
 
 class Pauses:
-    """Lets the event loop do everything else when work has taken 5 ms."""
+    """Lets the event loop do everything else when work has taken a millisecond."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()

@@ -188,6 +188,8 @@ def serve(
     except (OSError, ssl.SSLError) as error:
         files = " and ".join(str(file) for file in tls or () if file is not None)
         raise InputError(f"no TLS with {files}: {error.strerror or error}") from None
+    # Threads of Python, which parse large requests, give way to the event loop and the engine after a millisecond.
+    sys.setswitchinterval(0.001)
     gc.collect()
     gc.freeze()  # what is there now stays: collections need not look at it, which takes tens of milliseconds
     server.run([bound])
