@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -96,8 +96,15 @@ class ChatTemplate:
             source = found
         return cls(source, lm, str(path))
 
-    def prompt(self, messages: Sequence[dict[str, Any]], **variables: Any) -> CompletionPrompt:
-        """The prompt for the messages.  Raises an ApiError where the template cannot do it.
+    def prompt(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> CompletionPrompt:
+        """The prompt for the messages, and with `add_generation_prompt` what comes before an answer; `variables` are
+        the template's own.  Raises an ApiError where the template cannot do it.
 
         Special tokens that the template writes are tokens, those in the messages are text.
         """
@@ -114,7 +121,13 @@ class ChatTemplate:
 
         try:
             text = self._template.render(
-                messages=hidden(list(messages)), bos_token=self._end, eos_token=self._end, **variables
+                {
+                    **(variables or {}),
+                    "messages": hidden(list(messages)),
+                    "add_generation_prompt": add_generation_prompt,
+                    "bos_token": self._end,
+                    "eos_token": self._end,
+                }
             )
         except ApiError:
             raise
@@ -146,11 +159,9 @@ def parse_chat(body: RequestBody, lm: LanguageModel, name: str, limits: Limits, 
     """The request for the next message of a chat.  Raises an ApiError that names the field."""
     check_model(body, name)
     n, best_of = parse_counts(body)
-    stream = parse_stream(body)
-    if best_of > n:
-        raise ApiError("best_of above n is for /v1/completions", param="best_of")
-    if n > limits.places:
-        raise ApiError(f"n is {n}; expected at most the {limits.places} texts that are taken on", param="n")
+    stream = parse_stream(body, best_of > n)
+    if best_of > limits.places:
+        raise ApiError(f"n or best_of is {best_of}; expected at most the {limits.places} texts taken on", param="n")
     for tool in _NO_TOOLS:
         if body.take(tool) not in (None, [], "none", "auto", ["text"]):
             raise refused(tool, "is not supported")
@@ -164,7 +175,7 @@ def parse_chat(body: RequestBody, lm: LanguageModel, name: str, limits: Limits, 
     if body.has("chat_template"):
         raise refused("chat_template", "is the server's to choose, by --chat-template")
     body.take("chat_template")
-    prompt = template.prompt(messages, **{**(variables or {}), "add_generation_prompt": generation})
+    prompt = template.prompt(messages, add_generation_prompt=generation, variables=variables)
     room = lm.model.config.n_ctx - max(len(prompt.ids), 1) + 1
     max_tokens = parse_max_tokens(body, ("max_completion_tokens", "max_tokens", "n_predict"))
     if max_tokens == 0:
@@ -178,7 +189,7 @@ def parse_chat(body: RequestBody, lm: LanguageModel, name: str, limits: Limits, 
     logprobs = top if with_logprobs else None
     token_ids = body.flag("return_token_ids") | body.flag("return_tokens")
     tokens_as_ids = body.flag("return_tokens_as_token_ids")
-    settings = parse_settings(body, lm, wanted, logprobs, False)
+    settings = parse_settings(body, lm, wanted, logprobs, best_of > n)
     take_foreign(body)
     body.end()
     return Completion(

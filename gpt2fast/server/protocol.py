@@ -109,9 +109,7 @@ def parse_completion(
     max_tokens = 16 if max_tokens is None else max_tokens
     if max_tokens == 0 and not echo:
         raise ApiError("max_tokens is 0, and echo is not asked for: there would be no answer", param="max_tokens")
-    stream = parse_stream(body)
-    if stream.stream and best_of > n:
-        raise ApiError("best_of above n is not for streams: which texts are best shows at their end", param="best_of")
+    stream = parse_stream(body, best_of > n)
     special = body.flag("allow_special", allow_special)
     prompts = _prompts(body.take("prompt"), "prompt", lm, limits.places // best_of, special)
     if len(prompts) * best_of > limits.places:
@@ -141,9 +139,11 @@ def parse_counts(body: RequestBody) -> tuple[int, int]:
     return n, best_of
 
 
-def parse_stream(body: RequestBody) -> StreamOptions:
-    """Whether and how the answer is streamed."""
+def parse_stream(body: RequestBody, ranked: bool) -> StreamOptions:
+    """Whether and how the answer is streamed; not where texts are `ranked` when they have ended."""
     stream = body.flag("stream")
+    if stream and ranked:
+        raise ApiError("best_of above n is not for streams: which texts are best shows at their end", param="best_of")
     value = body.take("stream_options")
     if value is None:
         return StreamOptions(stream)
