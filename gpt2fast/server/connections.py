@@ -99,6 +99,13 @@ class Connection(H11Protocol):
         super().on_response_complete()
         self._note_head()
 
+    def shutdown(self) -> None:
+        """The server ends: an idle connection is closed at once, which in TLS would wait for the client."""
+        idle = self._between_requests
+        super().shutdown()
+        if idle and not self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def pause_writing(self) -> None:
         """The client does not read as fast as the answer comes."""
         super().pause_writing()
@@ -174,7 +181,7 @@ def most_connections(most: int) -> int:
 
 class Listener:
     """Accepts connections, at most `most` at a time: for another one it closes that which has waited longest for its
-    client, and where none waits, clients wait in the kernel's queue.
+    client, and where none waits, it accepts no more until there is room.
 
     As asyncio's servers it has `close` and `wait_closed`.
     """
@@ -213,10 +220,6 @@ class Listener:
 
     async def _accept(self) -> None:
         while True:
-            while len(self._connections) + len(self._opening) >= self._most:
-                self._say(f"there are {self._most} connections")
-                if not self._close_one():
-                    await asyncio.sleep(_BACK_OFF)
             try:
                 accepted, _ = await self._loop.sock_accept(self._socket)
             except OSError as error:
@@ -225,9 +228,20 @@ class Listener:
                     self._close_one()
                     await asyncio.sleep(_BACK_OFF)
                 continue  # the client left before it was accepted
+            try:
+                await self._make_room()
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
             task = self._loop.create_task(self._open(accepted))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
+
+    async def _make_room(self) -> None:
+        while len(self._connections) + len(self._opening) >= self._most:
+            self._say(f"there are {self._most} connections")
+            if not self._close_one():
+                await asyncio.sleep(_BACK_OFF)
 
     async def _open(self, accepted: socket.socket) -> None:
         # A client that fails the handshake of TLS is no trouble of the server's.

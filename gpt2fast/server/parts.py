@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from gpt2fast.server.api_errors import to_json
+from gpt2fast.server.api_errors import Gone, to_json
+from gpt2fast.server.sse import attended
 
 __all__ = ["Items", "JsonInParts", "Pauses", "Pieces", "json_parts", "slices"]
 
@@ -94,7 +96,11 @@ class JsonInParts:
         self._content = content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Answer, unless the client leaves."""
+        with suppress(Gone):
+            await attended(receive, self._send(send), None)
+
+    async def _send(self, send: Send) -> None:
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         pauses = Pauses()

@@ -21,7 +21,7 @@ from gpt2fast.server.api_errors import ApiError
 # As a fine-tune's: a line for each message, end-of-text after it, and the beginning of the answer.
 SOURCE = """
 {%- for message in messages %}
-{%- if message.role not in ("system", "user", "assistant") %}{{ raise_exception("no role " + message.role) }}{% endif -%}
+{%- if message.role not in ["system", "user", "assistant"] %}{{ raise_exception("no role " ~ message.role) }}{% endif %}
 {{ message["role"] | upper }}: {{ message["content"] | trim }}{{ eos_token }}
 {% endfor %}
 {%- if add_generation_prompt %}ASSISTANT:{% endif %}"""
