@@ -108,7 +108,7 @@ def _serve(options: argparse.Namespace) -> None:
     from gpt2fast.server import ChatTemplate, Limits, bind, read_keys, serve
 
     if options.tls_key is not None and options.tls_cert is None:
-        raise InputError("there is --tls-key without --tls-cert, the certificate that it belongs to")
+        raise common.UsageError("there is --tls-key without --tls-cert, the certificate that it belongs to")
     limits = Limits(
         rows=options.batch_size,
         queue=options.queue,

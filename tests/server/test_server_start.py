@@ -39,7 +39,7 @@ def test_the_command_says_what_is_wrong() -> None:
     assert (status, text.startswith("gpt2fast: whoever reaches 0.0.0.0 could use this server")) == (1, True)
     assert "--allow-host" in text
     assert error("--tls-key", "x") == (
-        1,
+        2,
         "gpt2fast: there is --tls-key without --tls-cert, the certificate that it belongs to\n",
     )
     for option in ("--tls-cert", "--chat-template", "--api-keys"):
