@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gpt2fast.generation.sequence import Continuation, Step
+from gpt2fast.generation.sequence import GeneratedSequence, Step
+from gpt2fast.scheduler import Sequence
 from gpt2fast.server.parts import Items
 from gpt2fast.server.protocol import Completion
 from gpt2fast.server.work import Measure
+from gpt2fast.tokenizer.encoding import Tokenizer
 
 __all__ = ["Answer", "Choice"]
 
@@ -23,10 +26,10 @@ _IMPOSSIBLE = -9999.0
 class Answer:
     """The answer to one request, which grows with the steps of its `texts`, in the order of prompts and samples."""
 
-    def __init__(self, request: Completion, texts: Sequence[Continuation], name: str, tokenizer: Any) -> None:
+    def __init__(self, request: Completion, texts: List[GeneratedSequence], name: str, tokenizer: Tokenizer) -> None:
         self.request = request
         self.choices = [Choice(i, text, request, tokenizer) for i, text in enumerate(texts)]
-        self._by_text = {choice.text: choice for choice in self.choices}
+        self._by_text: dict[Sequence, Choice] = {choice.text: choice for choice in self.choices}
         self._prompt_tokens = sum(text.start for text in texts[:: request.best_of])
         self._head = {
             "id": f"{'chatcmpl' if request.chat else 'cmpl'}-{secrets.token_hex(12)}",
@@ -35,19 +38,14 @@ class Answer:
             "model": name,
         }
 
-    def echo(self, measures: Sequence[Sequence[Measure]] | None) -> None:
+    def echo(self, measures: List[List[Measure]] | None) -> None:
         """Begin with the prompts; with the measures of each where log-probabilities are asked for."""
         for i, choice in enumerate(self.choices):
             choice.echo(None if measures is None else measures[i // self.request.best_of])
 
-    def take(self, steps: Iterable[tuple[Continuation, Step]]) -> list[Choice]:
-        """Go on by the steps; the choices that have something new to show, each once."""
-        changed: dict[Choice, None] = {}
-        for text, step in steps:
-            choice = self._by_text[text]
-            if choice.take(step):
-                changed[choice] = None
-        return list(changed)
+    def take(self, texts: Iterable[Sequence]) -> list[Choice]:
+        """Go on by the new tokens of the texts; the choices that have something new to show."""
+        return [choice for choice in (self._by_text[text] for text in texts) if choice.take()]
 
     @property
     def finished(self) -> bool:
@@ -129,7 +127,7 @@ class News:
 class Choice:
     """One text of an answer: what has come since the last `news`."""
 
-    def __init__(self, index: int, text: Continuation, request: Completion, tokenizer: Any) -> None:
+    def __init__(self, index: int, text: GeneratedSequence, request: Completion, tokenizer: Tokenizer) -> None:
         self.index = index
         self.text = text
         self.finish_reason: str | None = None if request.max_tokens else "length"
@@ -141,19 +139,23 @@ class Choice:
         self._decoder = tokenizer.decode_stream()
         self._offset = 0  # characters before the next token
         self._pieces: list[str] = []
-        self._measures: Sequence[Measure] | None = None
+        self._measures: List[Measure] | None = None
         self._first = True
         self._shown = 0  # new tokens
 
-    def echo(self, measures: Sequence[Measure] | None) -> None:
+    def echo(self, measures: List[Measure] | None) -> None:
         """Begin with the prompt."""
         self._pieces.append(self._prompt.text)
         self._measures = measures
         if measures is None:
             self._offset = len(self._prompt.text)
 
-    def take(self, step: Step) -> bool:
-        """Go on by a step; whether there is something new to show: text, or the end."""
+    def take(self) -> bool:
+        """Go on by the text's new tokens; whether there is something new to show: text, or the end."""
+        shown = [self._take(step) for step in self.text.steps[self.new_tokens :]]
+        return any(shown)
+
+    def _take(self, step: Step) -> bool:
         self.new_tokens += 1
         if step.text:
             self._pieces.append(step.text)
@@ -261,9 +263,9 @@ def _ids(request: Completion, news: News) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1 << 17)
-def _spelled(tokenizer: Any, token: int) -> tuple[str, bytes]:
+def _spelled(tokenizer: Tokenizer, token: int) -> tuple[str, bytes]:
     """A token as OpenAI spells it, its text, or where it is no whole characters, its bytes; and the bytes."""
-    content: bytes = tokenizer.decode_single_token_bytes(token)
+    content = tokenizer.decode_single_token_bytes(token)
     try:
         return content.decode(), content
     except UnicodeDecodeError:

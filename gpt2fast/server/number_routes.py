@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from gpt2fast.errors import Error
-from gpt2fast.scoring.score import Score, score_texts
-from gpt2fast.server.api_errors import Failed
-from gpt2fast.server.engine import Network
+from gpt2fast.scoring.score import Score, score_sequences
 from gpt2fast.server.parts import Items, JsonInParts, slices
 from gpt2fast.server.protocol import parse_embedding, parse_scoring
 from gpt2fast.server.service import Service
-from gpt2fast.server.work import embeddings
+from gpt2fast.server.work import EmbeddedSequence
 
-__all__ = ["NumberRoutes", "computed"]
+__all__ = ["NumberRoutes"]
 
 # Bytes that a scored token takes, of which there may be as many as bytes of text, and a text besides its tokens.
 _TOKEN, _TEXT = 48, 1000
-
-T = TypeVar("T")
-
-
-async def computed(service: Service, work: Callable[[Network], T]) -> T:
-    """The result of `work`, which uses the network beside the texts that grow.  Raises Failed where it does not work,
-    as what was asked was checked."""
-    try:
-        return await service.engine.compute(work)
-    except Error as error:
-        raise Failed(str(error)) from None
 
 
 class NumberRoutes:
@@ -50,14 +36,20 @@ class NumberRoutes:
         asked = await service.parsed(
             request, lambda body: parse_embedding(body, service.lm, service.name, service.allow_special)
         )
-        inputs = [text.ids for text in asked.inputs]
-        count = sum(map(len, inputs))
-        request.scope["charge"].take(len(inputs) * (_TEXT + 4 * service.lm.model.config.n_embd))
+        count = sum(len(text.ids) for text in asked.inputs)
+        n_embd = service.lm.model.config.n_embd
+        request.scope["charge"].take(len(asked.inputs) * (_TEXT + 8 * n_embd))
         service.metrics.tokens.labels("embedded").inc(count)
-        vectors = await service.attended(request, computed(service, lambda network: embeddings(network, inputs)))
+        sequences = [EmbeddedSequence(text.ids, n_embd) for text in asked.inputs]
+
+        async def read() -> None:
+            with service.engine.enter(1) as places:
+                await places.read(sequences)
+
+        await service.attended(request, read())
         data = (
-            [{"object": "embedding", "index": i, "embedding": _embedding(vector, asked.base64)}]
-            for i, vector in enumerate(vectors)
+            [{"object": "embedding", "index": i, "embedding": _embedding(sequence.embedding, asked.base64)}]
+            for i, sequence in enumerate(sequences)
         )
         usage = {"prompt_tokens": count, "total_tokens": count}
         request.scope["usage"] = lambda: usage
@@ -66,14 +58,18 @@ class NumberRoutes:
     async def score(self, request: Request) -> ASGIApp:
         """POST /score."""
         service = self._service
-        tokenizer = service.lm.tokenizer
         asked = await service.parsed(request, lambda body: parse_scoring(body, service.lm, service.name))
-        request.scope["charge"].take(sum(_TEXT + _TOKEN * len(text) for text in asked.texts))
+        request.scope["charge"].take(sum(_TEXT + _TOKEN * (len(text) + len(asked.context)) for text in asked.texts))
+        model, tokenizer = service.lm.model, service.lm.tokenizer
+        prepare = partial(score_sequences, model, tokenizer, asked.texts, context=asked.context, stride=asked.stride)
 
-        def work(network: Network) -> list[Score]:
-            return score_texts(network, tokenizer, asked.texts, context=asked.context, stride=asked.stride)
+        async def read() -> list[Score]:
+            with service.engine.enter(1) as places:
+                scored = await service.apart(prepare)
+                await places.read([text.sequence for text in scored])
+                return await service.apart(lambda: [text.score() for text in scored])
 
-        scores = await service.attended(request, computed(service, work))
+        scores = await service.attended(request, read())
         count = sum(map(len, scores))
         service.metrics.tokens.labels("scored").inc(count)
         request.scope["usage"] = lambda: {"prompt_tokens": count, "total_tokens": count}

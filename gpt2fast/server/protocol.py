@@ -29,6 +29,8 @@ _MOST_CHOICES, _MOST_INPUTS = 128, 2048
 # Each stop string is looked for at every token, and each bias added.
 _MOST_STOPS, _LONGEST_STOP, _MOST_BIASES = 16, 256, 1024
 _MOST_LOGPROBS = 5
+# Characters of a context, times the texts that it comes before.
+_MOST_CONTEXT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -250,6 +252,9 @@ def parse_scoring(body: RequestBody, lm: LanguageModel, name: str) -> Scoring:
     else:
         texts = [checked_text("text", value)]
     context = body.text("context", "")
+    if len(texts) * len(context) > _MOST_CONTEXT:
+        words = f"has {len(context)} characters, to be read before each of {len(texts)} texts"
+        raise refused("context", f"{words}; expected {_MOST_CONTEXT:,} in all")
     stride = body.whole_or_none("stride", least=1, most=lm.model.config.n_ctx)
     take_foreign(body)
     body.end()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 
 from gpt2fast.language_model import LanguageModel
-from gpt2fast.model.pairing import end_of_text
+from gpt2fast.model.pairing import end_of_text, shared_vocabulary
 from gpt2fast.server.api_errors import Closing
 from gpt2fast.server.budget import Budget
 from gpt2fast.server.engine import Engine
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Service"]
 
-# Large bodies that are parsed at the same time.
-_PARSERS = 2
+# Large requests that are parsed or prepared at the same time.
+_HELPERS = 2
 
 T = TypeVar("T")
 
@@ -52,12 +52,13 @@ class Service:
         self.allow_special = allow_special
         self.end_of_text = end_of_text(lm.model, lm.tokenizer)
         drafter = partial(lm.drafter, speculate=speculate, size=limits.rows)
-        self.engine = Engine(lm.model, rows=limits.rows, places=limits.places, drafter=drafter)
+        n_vocab = shared_vocabulary(lm.model, lm.tokenizer)
+        self.engine = Engine(lm.model, n_vocab=n_vocab, rows=limits.rows, places=limits.places, drafter=drafter)
         self.budget = Budget(limits.memory)
         self.metrics = Metrics(
             inside=lambda: self.engine.inside, running=lambda: self.engine.running, held=lambda: self.budget.taken
         )
-        self._parsers = ThreadPoolExecutor(_PARSERS, thread_name_prefix="gpt2fast-parse")
+        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="gpt2fast-help")
 
     async def parsed(self, request: Request, parse: Callable[[RequestBody], T]) -> T:
         """What `parse` makes of the request's body; a large one is dealt with on another thread, as all of its parsing
@@ -71,10 +72,11 @@ class Service:
         if len(body) <= LARGE:
             return parse(parse_body(body))
 
-        async def apart() -> T:
-            return await asyncio.get_running_loop().run_in_executor(self._parsers, lambda: parse(parse_body(body)))
+        return await self.attended(request, self.apart(lambda: parse(parse_body(body))))
 
-        return await self.attended(request, apart())
+    async def apart(self, work: Callable[[], T]) -> T:
+        """The result of work in Python that takes a while, on one of a few threads for that."""
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
 
     async def attended(self, request: Request, work: Coroutine[Any, Any, T], spent: float = 0) -> T:
         """The result of work that ends when the client leaves, and when the request's time, of which seconds are
@@ -84,4 +86,4 @@ class Service:
     async def stop(self) -> None:
         """End all threads."""
         await self.engine.stop()
-        self._parsers.shutdown(wait=False, cancel_futures=True)
+        self._helpers.shutdown(wait=False, cancel_futures=True)

@@ -11,18 +11,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from gpt2fast.generation.generate import continuations
-from gpt2fast.model.pairing import shared_vocabulary
+from gpt2fast.generation.generate import generated_sequences
 from gpt2fast.server.api_errors import ApiError
 from gpt2fast.server.chat import parse_chat
 from gpt2fast.server.completions import Answer, Choice
-from gpt2fast.server.number_routes import computed
 from gpt2fast.server.parts import JsonInParts, Pauses
 from gpt2fast.server.protocol import Completion, parse_completion
 from gpt2fast.server.request_body import RequestBody
 from gpt2fast.server.service import Service
 from gpt2fast.server.sse import EventStream, Tell
-from gpt2fast.server.work import Measure, prompt_measures
+from gpt2fast.server.work import Measure, MeasuredPrompt
 
 __all__ = ["TextRoutes"]
 
@@ -67,7 +65,7 @@ class TextRoutes:
         asked = await self._service.parsed(request, parse)
         request.scope["charge"].take(asked.cost)
         ids = [prompt.ids for prompt in asked.prompts]
-        texts = continuations(self._lm.model, self._lm.tokenizer, ids, asked.settings, n=asked.best_of)
+        texts = generated_sequences(self._lm.model, self._lm.tokenizer, ids, asked.settings, n=asked.best_of)
         answer = Answer(asked, texts, self._service.name, self._lm.tokenizer)
         request.scope["usage"] = lambda: answer.usage
         spent = time.perf_counter() - start
@@ -91,24 +89,28 @@ class TextRoutes:
     async def _write(self, answer: Answer, start: float, show: Show | None = None) -> None:
         """Write the texts of the answer, calling `show` with the choices that have something new."""
         request, metrics = answer.request, self._service.metrics
-        growing = self._service.engine.texts([choice.text for choice in answer.choices])
+        growing = self._service.engine.enter(len(answer.choices))
         with growing if request.max_tokens else nullcontext() as texts:
+            if texts is not None:
+                texts.add([choice.text for choice in answer.choices], by_sequence=True)
             metrics.tokens.labels("prompt").inc(answer.usage["prompt_tokens"])
             if request.echo:
                 answer.echo(await self._measures(answer) if request.logprobs is not None else None)
                 if show:
                     await show(answer.choices)
             while texts is not None and not answer.finished:
-                steps = await texts.steps()
-                if not answer.new_tokens:
+                sequences = await texts.progress()
+                before = answer.new_tokens
+                changed = answer.take(sequences)
+                if not before:
                     metrics.first_token.observe(time.perf_counter() - start)
-                metrics.tokens.labels("completion").inc(len(steps))
-                changed = answer.take(steps)
+                metrics.tokens.labels("completion").inc(answer.new_tokens - before)
                 if show:
                     await show(changed)
 
     async def _measures(self, answer: Answer) -> list[list[Measure]]:
-        prompts = [prompt.ids for prompt in answer.request.prompts]
-        n_vocab = shared_vocabulary(self._lm.model, self._lm.tokenizer)
         top = answer.request.logprobs or 0
-        return await computed(self._service, lambda network: prompt_measures(network, prompts, top, n_vocab))
+        sequences = [MeasuredPrompt(prompt.ids, top) for prompt in answer.request.prompts]
+        with self._service.engine.enter(1) as request:
+            await request.read(sequences)
+        return [sequence.measures for sequence in sequences]

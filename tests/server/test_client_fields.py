@@ -146,7 +146,7 @@ def test_usage_with_every_chunk(server: Live) -> None:
         )
     counts = [chunk.usage.completion_tokens for chunk in chunks if chunk.usage]
     assert len(counts) == len(chunks)
-    assert (counts == sorted(counts), counts[0], counts[-1]) == (True, 1, 6)
+    assert (counts == sorted(counts), 1 <= counts[0] < 6, counts[-1]) == (True, True, 6)
 
 
 def test_prompts_cut_to_their_ends(server: Live, demo: LanguageModel) -> None:

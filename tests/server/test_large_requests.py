@@ -21,20 +21,20 @@ from gpt2fast.server.token_routes import TokenRoutes
 
 
 def test_the_budget_is_for_all_together(toy: LanguageModel) -> None:
-    with live(toy, limits=Limits(memory=1_500_000, grace=5)) as server:
+    with live(toy, limits=Limits(memory=150_000, grace=5)) as server:
         budget = server.service.budget
-        body = raw("/score", {"text": "x" * 900_000})
+        body = raw("/score", {"text": "x" * 90_000})
         # Bodies count as they arrive.
         with send(server.port, body[:-100]):
-            eventually(lambda: budget.taken > 800_000)
-            status, headers, content = server.ask("POST", "/tokenize", {"text": "x" * 900_000})
+            eventually(lambda: budget.taken > 60_000)
+            status, headers, content = server.ask("POST", "/tokenize", {"text": "x" * 90_000})
             assert (status, content["error"]["code"], headers["retry-after"]) == (429, "queue_full", "1")
             assert "more are needed" in content["error"]["message"]
             # Small ones go on.
             assert server.post("/tokenize", text="abc")[0] == 200
         eventually(lambda: budget.taken == 0)
         # Whoever is alone may hold more than there is.
-        assert server.post("/tokenize", text="x" * 900_000)[1]["count"] == 900_000
+        assert server.post("/tokenize", text="x" * 90_000)[1]["count"] == 90_000
         assert budget.taken == 0
 
 
@@ -46,6 +46,13 @@ def test_answers_count_before_the_work_begins(toy: LanguageModel) -> None:
             asked: Any = {"prompt": [1] * 10, "max_tokens": 50, "n": 8, "logprobs": 5}
             assert server.post("/v1/completions", **asked)[0] == 429
         assert server.engine.inside == 0
+
+
+def test_a_context_is_not_read_any_number_of_times(toy: LanguageModel) -> None:
+    with live(toy) as server:
+        status, content = server.post("/score", text=["a"] * 2000, context="x" * 600)
+        assert (status, content["error"]["param"]) == (400, "context")
+        assert "has 600 characters, to be read before each of 2000 texts" in content["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/score", "/v1/completions", "/v1/embeddings"])
@@ -62,8 +69,8 @@ def test_large_bodies_are_parsed_on_other_threads(
     with live(toy) as server:
         server.post(path, nothing="x" * LARGE)
         server.post(path, nothing="x")
-    assert threads[0] == "gpt2fast-parse"
-    assert threads[1] != "gpt2fast-parse"
+    assert threads[0] == "gpt2fast-help"
+    assert threads[1] != "gpt2fast-help"
 
 
 @pytest.mark.parametrize(

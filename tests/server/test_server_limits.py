@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import openai
 import pytest
 from live_server import LONG, Live, eventually, gated, live, send
@@ -76,7 +77,7 @@ def test_time_that_is_up(tokenizer: Tokenizer, path: str) -> None:
 
 
 def test_time_that_is_up_in_a_stream(tokenizer: Tokenizer) -> None:
-    slow = ToyModel(logits=lambda ids, size: (time.sleep(0.02), hashed(ids, size))[1])
+    slow = ToyModel(logits=lambda ids, size: (time.sleep(0.02), hashed(ids, size) - 99 * (np.arange(size) == 269))[1])
     with live(LanguageModel(slow, tokenizer), limits=Limits(timeout=0.4, grace=5)) as server:  # type: ignore[arg-type]
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
             stream = client.completions.create(model="demo", prompt="a", max_tokens=60, stream=True, seed=4)
