@@ -39,6 +39,8 @@ class GenerateOptions(TypedDict, total=False):
 
     max_new_tokens: int | None
     min_new_tokens: int
+    ignore_eos: bool
+    stop_token_ids: Sequence[int]
     temperature: float
     top_k: int
     top_p: float

@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # argparse of Python 3.10 to 3.12 makes [] of the -- in --prompt=--.
         if value == [] and name != "files":
             setattr(options, name, "--")
-        elif name == "stop" and value:
-            options.stop = ["--" if text == [] else text for text in value]
+        elif isinstance(value, list):  # of an option that may be repeated
+            setattr(options, name, ["--" if item == [] else item for item in value])
     try:
         options.run(options)
         stdout().flush()

@@ -7,7 +7,7 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,13 +98,15 @@ class Sampling:
         object.__setattr__(self, name, value)
 
     def check_ids(self, n_vocab: int) -> None:
-        """Raise InputError where logit_bias, banned_ids or banned_sequences names an id that is not under `n_vocab`."""
-        sequences = [i for sequence in self.banned_sequences for i in sequence]
-        named = {"logit_bias": self.logit_bias, "banned_ids": self.banned_ids, "banned_sequences": sequences}
-        for name, ids in named.items():
+        """Raise InputError where a field names an id that is not under `n_vocab`."""
+        for name, ids in self._named_ids().items():
             for i in ids:
                 if i >= n_vocab:
                     raise InputError(f"{name} names id {i}, which is outside the vocabulary of {n_vocab} tokens")
+
+    def _named_ids(self) -> dict[str, Iterable[int]]:
+        sequences = [i for sequence in self.banned_sequences for i in sequence]
+        return {"logit_bias": self.logit_bias, "banned_ids": self.banned_ids, "banned_sequences": sequences}
 
     def choose(
         self,

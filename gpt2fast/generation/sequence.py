@@ -33,7 +33,8 @@ class Generation:
     text: str
     #: All new token ids, those of end-of-text or a stop string included.
     ids: list[int]
-    #: Why the text ended: "stop" (a stop string), "eos" (end-of-text) or "length" (max_new_tokens or the context).
+    #: Why the text ended: "stop" (a stop string, or one of `stop_token_ids`), "eos" (end-of-text) or "length"
+    #: (`max_new_tokens`, or the context).
     finish_reason: FinishReason
     #: The ids of the prompt.
     prompt_ids: list[int]
@@ -74,7 +75,7 @@ class GeneratedSequence(Sequence):
     `finish_reason`.
 
     `ids` is the prompt, at least one id; `limit` the most new tokens that there may be; ids from `n_vocab` on are never
-    chosen; each of `ends` ends the text.  A choice is a function of the logits, the ids before it, the seed and
+    chosen; each of `ends` ends the text, and so do the settings' `stop_token_ids`.  A choice is a function of the logits, the ids before it, the seed and
     `sample`.  Of a prompt longer than the model's context of `n_ctx` tokens the end is taken.
     """
 
@@ -101,7 +102,9 @@ class GeneratedSequence(Sequence):
         #: The length of the prompt.
         self.start = len(ids)
         self.limit = limit
-        self.ends = ends
+        self._eos: frozenset[int] = frozenset() if settings.ignore_eos else ends
+        #: The ids that end the text.
+        self.ends = self._eos.union(settings.stop_token_ids)
         self.finish_reason: FinishReason | None = None
         #: The new tokens.
         self.steps: list[Step] = []
@@ -197,7 +200,7 @@ class GeneratedSequence(Sequence):
     def _append(self, token: int) -> None:
         self.ids.append(token)
         if token in self.ends:
-            text, self.finish_reason = "", "eos"
+            text, self.finish_reason = "", "eos" if token in self._eos else "stop"
         else:
             text = self._stop.feed(self._decoder.feed(token))
             if not self.room:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from gpt2fast._internal.arguments import whole_number
-from gpt2fast.errors import InputError
+from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.sampling import Sampling
 from gpt2fast.generation.stop_strings import check_stop
 
@@ -25,8 +25,12 @@ class Settings(Sampling):
 
     #: A text ends after this many tokens at the latest; None: at the end of the model's context.
     max_new_tokens: int | None = 60
-    #: End-of-text is not chosen before this many tokens.
+    #: End-of-text, or another id that ends a text, is not chosen before this many tokens.
     min_new_tokens: int = 0
+    #: Whether end-of-text is a token like any other, after which a text goes on.
+    ignore_eos: bool = False
+    #: Further ids that end a text, as end-of-text does.
+    stop_token_ids: Sequence[int] = ()
     #: A text ends before the first of these strings, wherever tokens begin and end.
     stop: str | Sequence[str] | None = None
     #: A whole number from 0, however large.  The same seed gives the same text, whatever the batch around it, and also
@@ -49,6 +53,9 @@ class Settings(Sampling):
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             raise InputError(f"min_new_tokens is {self.min_new_tokens}, max_new_tokens only {self.max_new_tokens}")
         self._set("stop", check_stop(self.stop))
+        if isinstance(self.stop_token_ids, (str, bytes)) or not isinstance(self.stop_token_ids, (Sequence, np.ndarray)):
+            raise InputTypeError(f"stop_token_ids is {self.stop_token_ids!r}; expected a sequence of ids")
+        self._set("stop_token_ids", tuple(whole_number("an id of stop_token_ids", i) for i in self.stop_token_ids))
         if isinstance(self.seed, (Sequence, np.ndarray)) and not isinstance(self.seed, (str, bytes)):
             self._set("seed", tuple(whole_number("a seed", seed) for seed in self.seed))
         elif self.seed is not None:
@@ -60,3 +67,6 @@ class Settings(Sampling):
         if self.overflow == "slide" and self.max_new_tokens is None:
             raise InputError("max_new_tokens is None and overflow 'slide': such a text might never end")
         self._set("batch_size", whole_number("batch_size", self.batch_size, least=1))
+
+    def _named_ids(self) -> dict[str, Iterable[int]]:
+        return {**super()._named_ids(), "stop_token_ids": self.stop_token_ids}

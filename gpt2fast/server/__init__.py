@@ -1,8 +1,10 @@
-"""The door from HTTP: `gpt2fast serve`, an OpenAI-compatible server with continuous batching.
+"""The way in from HTTP: `gpt2fast serve`, an OpenAI-compatible server with continuous batching.
 
-From below: `engine` is the thread that runs the network, `work` what it does besides writing texts; `fields`,
-`protocol` and `completions` are the requests and answers; `guard` and `metrics` stand around `app`, the routes;
-`serving` listens, and stops without breaking off a text.  Needs the extra `gpt2fast[serve]`.
+From below: `engine` is the thread that runs the network, `work` what it does besides writing texts; `request_body`,
+`protocol` and `foreign_fields` are the requests, `chat` those that a template makes prompts of, `completions` and
+`parts` the answers; `text_routes`, `number_routes` and `token_routes` are the addresses, which share a `service`, and
+`openapi` describes them; `guard`, `keys`, `budget` and `metrics` stand around `app`, which puts all together;
+`connections` and `serving` listen, and stop without breaking off a text.  Needs the extra `gpt2fast[serve]`.
 """
 
 from __future__ import annotations
@@ -11,12 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpt2fast.server.app import create_app
+    from gpt2fast.server.chat import ChatTemplate
+    from gpt2fast.server.keys import Key, read_keys
     from gpt2fast.server.limits import Limits
     from gpt2fast.server.serving import bind, serve
 
-__all__ = ["Limits", "bind", "create_app", "serve"]
+__all__ = ["ChatTemplate", "Key", "Limits", "bind", "create_app", "read_keys", "serve"]
 
-_HOMES = {"Limits": "limits", "bind": "serving", "create_app": "app", "serve": "serving"}
+_HOMES = {
+    "ChatTemplate": "chat",
+    "Key": "keys",
+    "Limits": "limits",
+    "bind": "serving",
+    "create_app": "app",
+    "read_keys": "keys",
+    "serve": "serving",
+}
 
 
 def __getattr__(name: str) -> Any:

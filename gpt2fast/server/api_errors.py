@@ -44,6 +44,7 @@ class ApiError(Exception):
         *,
         param: str | None = None,
         status: int | None = None,
+        kind: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -51,6 +52,7 @@ class ApiError(Exception):
         self.message = message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…"
         self.param = param
         self.status = status or self.status
+        self.kind = kind or self.kind
         self.code = code or self.code
         self.all_headers = {**self.headers, **(headers or {})}
 

@@ -29,14 +29,26 @@ class Limits:
     timeout: float = 120.0
     #: Seconds for the body of a request to arrive; then 408.
     body_timeout: float = 20.0
+    #: Seconds for the head of a request to arrive, from its first byte, or the connection's beginning; then the
+    #: connection is closed.
+    head_timeout: float = 10.0
+    #: Seconds for a client to make room for the next part of an answer, or to read what is left of it; then the
+    #: connection is closed.
+    write_timeout: float = 20.0
+    #: Connections at the same time, further below what the process may open; for more, the one is closed that has
+    #: waited longest for its client.
+    connections: int = 1024
+    #: Bytes that the larger requests and all answers may hold together; what comes on top is refused with 429.
+    memory: int = 128 << 20
     #: Seconds that running requests have to finish after SIGTERM.
     grace: float = 30.0
 
     def __post_init__(self) -> None:
         whole_number("rows", self.rows, least=1)
         whole_number("queue", self.queue)
-        whole_number("body", self.body, least=1)
-        for name in ("timeout", "body_timeout", "grace"):
+        for name in ("body", "connections", "memory"):
+            whole_number(name, getattr(self, name), least=1)
+        for name in ("timeout", "body_timeout", "head_timeout", "write_timeout", "grace"):
             real_number(name, getattr(self, name), least=0)
 
     @property

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Collection
+from datetime import datetime, timezone
+from typing import Any
 from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Metrics", "Observed"]
+__all__ = ["JsonLines", "Metrics", "Observed"]
 
 _log = logging.getLogger("gpt2fast.server")
 
@@ -21,7 +24,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 class Metrics:
     """The counters of one server; nothing is shared with others in the process."""
 
-    def __init__(self, inside: Callable[[], int], running: Callable[[], int]) -> None:
+    def __init__(self, *, inside: Callable[[], int], running: Callable[[], int], held: Callable[[], int]) -> None:
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)  # memory and processor time, where the system tells
         self.requests = Counter("gpt2fast_requests", "Requests", ["path", "status"], registry=registry)
@@ -38,6 +41,9 @@ class Metrics:
             inside
         )
         Gauge("gpt2fast_texts_running", "Texts that grow or are read", registry=registry).set_function(running)
+        Gauge("gpt2fast_held_bytes", "Bytes that larger requests and answers hold", registry=registry).set_function(
+            held
+        )
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
@@ -77,4 +83,40 @@ class Observed:
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._metrics.requests.labels(path, status).inc()
             self._metrics.seconds.labels(path).observe(seconds)
-            _log.info("%s %s %d %.3f s", scope["method"], quote(scope["path"])[:200], status, seconds)
+            _log.info(
+                "%s %s %d %.3f s",
+                scope["method"],
+                quote(scope["path"])[:200],
+                status,
+                seconds,
+                extra={"request": _facts(scope, status, seconds)},
+            )
+
+
+def _facts(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
+    """What a log in JSON tells of a request."""
+    usage = scope["usage"]() if "usage" in scope else {}
+    client = scope.get("client")
+    return {
+        "method": scope["method"],
+        "path": scope["path"][:200],
+        "status": status,
+        "seconds": round(seconds, 6),
+        "client": client[0] if client else None,
+        "key": scope.get("key"),
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+    }
+
+
+class JsonLines(logging.Formatter):
+    """A line of JSON for each record: `time`, `level` and `message`, or what is known of a request."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        when = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        facts = getattr(record, "request", None)
+        if facts is None:
+            text = super().format(record)
+            facts = {"message": text}
+        return json.dumps({"time": when, "level": record.levelname.lower(), **facts}, ensure_ascii=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import json.decoder
+import json.scanner
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -13,28 +15,73 @@ from starlette.requests import ClientDisconnect, Request
 from gpt2fast._internal.arguments import real_number, whole_number
 from gpt2fast.errors import Error
 from gpt2fast.server.api_errors import ApiError, Gone
+from gpt2fast.server.budget import Charge
 from gpt2fast.server.limits import Limits
 
-__all__ = ["RequestBody", "checked_text", "read_body", "refused", "wrong_type"]
+__all__ = [
+    "LARGE",
+    "RequestBody",
+    "checked_real",
+    "checked_text",
+    "checked_whole",
+    "parse_body",
+    "read_body",
+    "refused",
+    "shown",
+    "wrong_type",
+]
+
+#: A body of more bytes is large: it is parsed on a thread of its own, and counted against the budget.
+LARGE = 1 << 14
+# Arrays and objects of one body; no request needs more than its 2,048 inputs.
+_MOST_CONTAINERS = 10_000
+# Whole numbers are of 64 bits, unless a field has a narrower range.
+_MOST = 2**63 - 1
+# Characters of a value, or of an unknown name, that a message quotes.
+_QUOTED = 60
 
 
-async def read_body(request: Request, limits: Limits) -> RequestBody:
-    """The fields of the JSON object that is the request's body.
+async def read_body(request: Request, limits: Limits, charge: Charge) -> bytes:
+    """The body of the request, of which what is above `LARGE` is charged as it arrives.
 
-    Raises a ApiError: 413 where the body is too large, 408 where it does not come in time, 400 where it is no such
-    object, Gone where the client leaves.
+    Raises an ApiError: 413 where the body is too large, 408 where it does not come in time, 429 where the budget is
+    spent, Gone where the client leaves.
     """
     try:
-        body = await asyncio.wait_for(_read(request, limits.body), limits.body_timeout)
+        return await asyncio.wait_for(_read(request, limits.body, charge), limits.body_timeout)
     except asyncio.TimeoutError:
         raise ApiError(
             f"the request's body did not arrive within {limits.body_timeout:g} seconds", status=408, code="timeout"
         ) from None
     except ClientDisconnect:
         raise Gone from None
+
+
+async def _read(request: Request, limit: int, charge: Charge) -> bytes:
+    too_large = ApiError(f"the body is larger than {limit:,} bytes", status=413, code="body_too_large")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        charge.take(max(len(body) + len(chunk) - LARGE, 0) - max(len(body) - LARGE, 0))
+        body += chunk
+        if len(body) > limit:
+            raise too_large
+    return bytes(body)
+
+
+def parse_body(body: bytes) -> RequestBody:
+    """The fields of the JSON object that is the request's body, in UTF-8, 16 or 32, as RFC 4627 had it.
+
+    A large body takes a while, but no other thread has to wait for it.  Raises an ApiError, 400, where the body is no
+    such object, or has more than 10,000 arrays and objects.
+    """
     try:
-        # Bytes are UTF-8, 16 or 32, as RFC 4627 had it.
-        value = json.loads(bytes(body), parse_constant=_no_constant)
+        if len(body) <= LARGE:
+            value = json.loads(body, parse_constant=_no_constant)
+        else:
+            value = _patient_decoder().decode(body.decode(json.detect_encoding(body), "surrogatepass"))
     except RecursionError:
         raise ApiError("the body is not acceptable JSON: it is nested too deeply", code="invalid_json") from None
     except ValueError as error:  # of JSON, UTF-8, or an integer of thousands of digits
@@ -44,17 +91,27 @@ async def read_body(request: Request, limits: Limits) -> RequestBody:
     return RequestBody(value)
 
 
-async def _read(request: Request, limit: int) -> bytearray:
-    too_large = ApiError(f"the body is larger than {limit:,} bytes", status=413, code="body_too_large")
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced[:20]) > limit:
-        raise too_large
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_large
-    return body
+def _patient_decoder() -> json.JSONDecoder:
+    """The decoder of the standard library in Python but for the strings: the one in C keeps the interpreter's lock to
+    the end, 60 ms for a megabyte of brackets and numbers, in which no event of any client is passed on."""
+    decoder: Any = json.JSONDecoder(parse_constant=_no_constant)
+    count = 0
+
+    def counted(parse: Callable[..., Any]) -> Callable[..., Any]:
+        def parse_counted(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > _MOST_CONTAINERS:
+                raise ValueError(f"it has more than {_MOST_CONTAINERS:,} arrays and objects")
+            return parse(*arguments)
+
+        return parse_counted
+
+    decoder.parse_object = counted(json.decoder.JSONObject)  # type: ignore[attr-defined]
+    decoder.parse_array = counted(json.decoder.JSONArray)  # type: ignore[attr-defined]
+    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    found: json.JSONDecoder = decoder
+    return found
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -64,7 +121,7 @@ def _no_constant(name: str) -> NoReturn:
 class RequestBody:
     """The fields of a request, which are taken one after the other; null counts as absent.
 
-    Whatever is wrong raises a ApiError, 400, that names the field.
+    Whatever is wrong raises an ApiError, 400, that names the field.
 
     >>> fields = RequestBody({"n": 2, "stream": None})
     >>> fields.whole("n", 1, least=1), fields.flag("stream")
@@ -73,45 +130,43 @@ class RequestBody:
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = dict(values)
-        self._known: list[str] = []
+        #: The names that were asked for.
+        self.known: list[str] = []
 
     def take(self, name: str) -> Any:
         """The field's value, None where it is absent."""
-        self._known.append(name)
+        self.known.append(name)
         return self._values.pop(name, None)
 
-    def whole(self, name: str, default: int, *, least: int = 0, most: int | None = None) -> int:
+    def has(self, name: str) -> bool:
+        """Whether the field is there, and not null."""
+        return self._values.get(name) is not None
+
+    def left(self) -> list[str]:
+        """The names of the fields that were not taken."""
+        return list(self._values)
+
+    def whole(self, name: str, default: int, *, least: int = 0, most: int = _MOST) -> int:
         """A whole number."""
         number = self.whole_or_none(name, least=least, most=most)
         return default if number is None else number
 
-    def whole_or_none(self, name: str, *, least: int = 0, most: int | None = None) -> int | None:
+    def whole_or_none(self, name: str, *, least: int = 0, most: int = _MOST) -> int | None:
         """A whole number; None where it is absent."""
         value = self.take(name)
-        if value is None:
-            return None
-        try:
-            number = whole_number(name, value, least=least)
-        except Error as error:
-            raise ApiError(str(error), param=name) from None
-        if most is not None and number > most:
-            raise ApiError(f"{name} is {number}; expected {most} or less", param=name)
-        return number
+        return None if value is None else checked_whole(name, value, least=least, most=most)
 
     def real(self, name: str, default: float, *, least: float, most: float) -> float:
         """A number."""
         value = self.take(name)
-        try:
-            return default if value is None else real_number(name, value, least=least, most=most)
-        except Error as error:
-            raise ApiError(str(error), param=name) from None
+        return default if value is None else checked_real(name, value, least=least, most=most)
 
-    def flag(self, name: str) -> bool:
-        """true or false, which is the default."""
+    def flag(self, name: str, default: bool = False) -> bool:
+        """true or false."""
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
             raise wrong_type(name, value, "true or false")
-        return bool(value)
+        return default if value is None else value
 
     def text(self, name: str, default: str | None = None) -> str:
         """A text; needed where there is no default."""
@@ -128,20 +183,45 @@ class RequestBody:
         if value is None:
             return choices[0]
         if value not in choices:
-            raise ApiError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}", param=name)
+            raise ApiError(f"{name} is {shown(value)}; expected one of {', '.join(map(repr, choices))}", param=name)
         return str(value)
 
-    def end(self, ignored: Sequence[str] = ()) -> None:
-        """Refuse what is left but for the `ignored` fields, which change no answer."""
+    def end(self) -> None:
+        """Refuse what is left."""
         for name in self._values:
-            if name not in ignored:
-                close = get_close_matches(name, self._known, 1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise ApiError(f"there is no field {name!r} here{hint}", param=name, code="unknown_field")
+            close = get_close_matches(name, self.known, 1) if len(name) <= _QUOTED else ()
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ApiError(f"there is no field {shown(name)} here{hint}", param=name[:_QUOTED], code="unknown_field")
+
+
+def checked_whole(name: str, value: Any, *, least: int = 0, most: int = _MOST) -> int:
+    """`value`, a whole number in that range.  Raises an ApiError that names it where it is none."""
+    if isinstance(value, (list, dict)):
+        raise wrong_type(name, value, "a whole number")
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > max(most, _MOST):
+        bound = f"{least} or more" if value < 0 else f"{most} or less"
+        raise refused(name, f"is a number of {len(str(abs(value)))} digits; expected {bound}")
+    try:
+        number = whole_number(name, value if not isinstance(value, str) else value[:_QUOTED], least=least)
+    except Error as error:
+        raise ApiError(str(error), param=name.partition("[")[0]) from None
+    if number > most:
+        raise refused(name, f"is {number}; expected {most} or less")
+    return number
+
+
+def checked_real(name: str, value: Any, *, least: float, most: float) -> float:
+    """`value`, a number in that range.  Raises an ApiError that names it where it is none."""
+    if isinstance(value, (list, dict)):
+        raise wrong_type(name, value, "a number")
+    try:
+        return real_number(name, value if not isinstance(value, str) else value[:_QUOTED], least=least, most=most)
+    except Error as error:
+        raise ApiError(str(error), param=name.partition("[")[0]) from None
 
 
 def checked_text(name: str, value: Any) -> str:
-    """`value`, a text of whole characters.  Raises a ApiError that names it where it is none."""
+    """`value`, a text of whole characters.  Raises an ApiError that names it where it is none."""
     if not isinstance(value, str):
         raise wrong_type(name, value, "a string")
     try:
@@ -149,6 +229,19 @@ def checked_text(name: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         raise refused(name, f"has a lone surrogate at {error.start}, which is no character") from None
     return value
+
+
+def shown(value: Any) -> str:
+    """The value as a message quotes it: at most 60 characters of a string, of what is not plain its type.
+
+    >>> shown("short"), shown([1, 2]), shown(True)
+    ("'short'", 'of type array', 'True')
+    """
+    if isinstance(value, str):
+        return repr(value if len(value) <= _QUOTED else value[:_QUOTED] + "…")
+    if isinstance(value, (list, dict)) or (isinstance(value, int) and abs(value) > _MOST):
+        return f"of type {_kind(value)}"
+    return repr(value)
 
 
 def wrong_type(name: str, value: Any, expected: str) -> ApiError:

@@ -20,12 +20,13 @@ T = TypeVar("T")
 Tell = Callable[[Any], Awaitable[None]]
 
 
-async def attended(receive: Receive, work: Coroutine[Any, Any, T], seconds: float) -> T:
+async def attended(receive: Receive, work: Coroutine[Any, Any, T], seconds: float | None) -> T:
     """The result of `work`, which is cancelled where the client leaves, raising Gone, or after `seconds`: Expired."""
+    timeout = None if seconds is None else max(seconds, 0)
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(receive))
     try:
-        done, _ = await asyncio.wait({task, watch}, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({task, watch}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if task in done:
             return task.result()
         raise Gone if watch in done else Expired("the request took too long and was ended")

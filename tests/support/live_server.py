@@ -23,6 +23,7 @@ import gpt2fast
 from gpt2fast import LanguageModel, Tokenizer
 from gpt2fast.server import Limits, bind, create_app
 from gpt2fast.server.engine import Engine
+from gpt2fast.server.service import Service
 from gpt2fast.server.serving import Server
 
 ROOT = Path(gpt2fast.__file__).parents[1]
@@ -35,6 +36,7 @@ class Live:
 
     def __init__(self, app: Starlette, port: int, server: Server) -> None:
         self.engine: Engine = app.state.engine
+        self.service: Service = app.state.service
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.server = server
@@ -66,13 +68,13 @@ class Live:
 
 
 @contextlib.contextmanager
-def live(lm: Any, *, limits: Limits | None = None, **options: Any) -> Iterator[Live]:
+def live(lm: Any, *, limits: Limits | None = None, tls: Any = None, **options: Any) -> Iterator[Live]:
     """Serve `lm`; at the end the server must come to its own end, too."""
     limits = limits or Limits(grace=5)
     options.setdefault("hosts", ())
     app = create_app(lm, limits=limits, **options)
     with bind("127.0.0.1", 0) as bound:
-        server = Server(app, engine=app.state.engine, grace=limits.grace)
+        server = Server(app, engine=app.state.engine, limits=limits, tls=tls)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
         thread.start()
         try:
@@ -94,7 +96,9 @@ def command(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Po
         try:
             assert process.stderr is not None
             ready = process.stderr.readline()
-            assert ready.startswith("gpt2fast: demo at http://127.0.0.1:"), ready + process.stderr.read()
+            assert ready.startswith(("gpt2fast: demo at http://127.0.0.1:", "gpt2fast: demo at https://127.0.0.1:")), (
+                ready + process.stderr.read()
+            )
             yield process, ready.split()[3]
         finally:
             process.kill()
@@ -114,11 +118,11 @@ class Gate:
 
 
 @contextlib.contextmanager
-def gated(tokenizer: Tokenizer, **limits: Any) -> Iterator[tuple[Live, Gate, LanguageModel]]:
+def gated(tokenizer: Tokenizer, keys: Any = (), **limits: Any) -> Iterator[tuple[Live, Gate, LanguageModel]]:
     """A server whose network stands still until the gate is opened, at the end at the latest."""
     gate = Gate()
     lm = LanguageModel(ToyModel(logits=gate), tokenizer)  # type: ignore[arg-type]
-    with live(lm, limits=Limits(grace=5, **limits)) as server:
+    with live(lm, limits=Limits(grace=5, **limits), keys=keys) as server:
         try:
             yield server, gate, lm
         finally:

@@ -1,0 +1,89 @@
+"""What all routes share: the model, its engine, the limits, and the way from a request's bytes to what it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import Request
+
+from gpt2fast.language_model import LanguageModel
+from gpt2fast.model.pairing import end_of_text, shared_vocabulary
+from gpt2fast.server.api_errors import Closing
+from gpt2fast.server.budget import Budget
+from gpt2fast.server.engine import Engine
+from gpt2fast.server.limits import Limits
+from gpt2fast.server.metrics import Metrics
+from gpt2fast.server.request_body import LARGE, RequestBody, parse_body, read_body
+from gpt2fast.server.sse import attended
+
+if TYPE_CHECKING:
+    from gpt2fast.server.chat import ChatTemplate
+
+__all__ = ["Service"]
+
+# Large requests that are parsed or prepared at the same time.
+_HELPERS = 2
+
+T = TypeVar("T")
+
+
+class Service:
+    """A model with a name, and how it is served."""
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        name: str,
+        limits: Limits,
+        *,
+        speculate: str | None,
+        template: ChatTemplate | None,
+        allow_special: bool,
+    ) -> None:
+        self.lm = lm
+        self.name = name
+        self.limits = limits
+        self.template = template
+        #: Whether special tokens in texts are tokens where a request does not say.
+        self.allow_special = allow_special
+        self.end_of_text = end_of_text(lm.model, lm.tokenizer)
+        drafter = partial(lm.drafter, speculate=speculate, size=limits.rows)
+        n_vocab = shared_vocabulary(lm.model, lm.tokenizer)
+        self.engine = Engine(lm.model, n_vocab=n_vocab, rows=limits.rows, places=limits.places, drafter=drafter)
+        self.budget = Budget(limits.memory)
+        self.metrics = Metrics(
+            inside=lambda: self.engine.inside, running=lambda: self.engine.running, held=lambda: self.budget.taken
+        )
+        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="gpt2fast-help")
+
+    async def parsed(self, request: Request, parse: Callable[[RequestBody], T]) -> T:
+        """What `parse` makes of the request's body; a large one is dealt with on another thread, as all of its parsing
+        is in Python, which lets the event loop pass on everybody's tokens meanwhile.
+
+        Raises an ApiError: what `read_body`, `parse_body` and `parse` raise, Closing, and Expired.
+        """
+        if self.engine.draining:
+            raise Closing
+        body = await read_body(request, self.limits, request.scope["charge"])
+        if len(body) <= LARGE:
+            return parse(parse_body(body))
+
+        return await self.attended(request, self.apart(lambda: parse(parse_body(body))))
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """The result of work in Python that takes a while, on one of a few threads for that."""
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
+
+    async def attended(self, request: Request, work: Coroutine[Any, Any, T], spent: float = 0) -> T:
+        """The result of work that ends when the client leaves, and when the request's time, of which seconds are
+        `spent`, is up."""
+        return await attended(request.receive, work, self.limits.timeout - spent)
+
+    async def stop(self) -> None:
+        """End all threads."""
+        await self.engine.stop()
+        self._helpers.shutdown(wait=False, cancel_futures=True)
