@@ -117,7 +117,7 @@ def tokenize_files(
         from gpt2fast.tokenizer.encoding import get_encoding
 
         tokenizer = get_encoding()
-    how = Reading(options, tokenizer, resolve_num_threads(num_threads), on_skip or (lambda message: None))
+    how = Reading(options, resolve_num_threads(num_threads), on_skip or (lambda message: None), tokenizer)
     patterns = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
     plan = JobPlan(find_inputs(patterns, input_format), target, tokenizer, options)
     if engine == "ray" and not all(source.is_file for source in plan.inputs):

@@ -161,7 +161,7 @@ class Task:
 
     def _run(self, number: int, unit: Unit) -> None:
         told: list[str] = []
-        how = Reading(self.options, self.tokenizer, self.num_threads, told.append)
+        how = Reading(self.options, self.num_threads, told.append, self.tokenizer)
         start = Cursor(position=unit.start)
         encoder = Encoder(self.tokenizer, self.options, np.dtype(self.dtype), self.num_threads)
         series = self.series(number, attempt := secrets.token_hex(8))

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,7 @@ from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.streams import ByteStream
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.tokenizer.arrow import plain_strings, texts_of
-
-if TYPE_CHECKING:
-    from gpt2fast.tokenizer.encoding import Tokenizer
+from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
 
 __all__ = ["PART_BYTES", "read_batches"]
 
@@ -35,16 +33,18 @@ MOST_BYTES_OF_A_LINE = 1 << 28
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read: the options, for which tokenizer, the threads, and whom to tell of a bad line that is skipped."""
+    """How to read: the options, the threads, whom to tell of a bad line that is skipped, and for which tokenizer: GPT-2's
+    where none is named."""
 
     options: CorpusOptions
-    tokenizer: Tokenizer
     num_threads: int
     on_skip: Callable[[str], None] = lambda message: None
+    tokenizer: Tokenizer | None = None
 
     def last_cut(self, text: memoryview) -> int:
         """The last place where a text that goes on can be cut without changing an id; 0 where there is none."""
-        return self.tokenizer.last_cut(text, allowed_special=self.options.allowed_special)
+        tokenizer = self.tokenizer or get_encoding()
+        return tokenizer.last_cut(text, allowed_special=self.options.allowed_special)
 
     def bad(self, message: str) -> None:
         """Refuse or skip a document."""

@@ -138,7 +138,7 @@ def score_files(
         inputs = [inputs]
     sources = find_inputs(inputs, input_format)
     options = CorpusOptions(field, separator, on_error=on_error)
-    how = Reading(options, lm.tokenizer, lm.model.num_threads, on_skip or (lambda message: None))
+    how = Reading(options, lm.model.num_threads, on_skip or (lambda message: None), lm.tokenizer)
     if not isinstance(context, (str, bytes)):
         raise InputTypeError(f"context is of type {type(context).__name__}; expected str or bytes")
     if stride is not None and whole_number("stride", stride, least=1) > lm.model.config.n_ctx:
