@@ -75,8 +75,9 @@ class GeneratedSequence(Sequence):
     `finish_reason`.
 
     `ids` is the prompt, at least one id; `limit` the most new tokens that there may be; ids from `n_vocab` on are never
-    chosen; each of `ends` ends the text, and so do the settings' `stop_token_ids`.  A choice is a function of the logits, the ids before it, the seed and
-    `sample`.  Of a prompt longer than the model's context of `n_ctx` tokens the end is taken.
+    chosen; each of `ends` ends the text, and so do the settings' `stop_token_ids`.  A choice is a function of the
+    logits, the ids before it, the seed and `sample`.  Of a prompt longer than the model's context of `n_ctx` tokens the
+    end is taken.
     """
 
     def __init__(

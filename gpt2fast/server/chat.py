@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from gpt2fast.errors import InputError, MissingDependencyError
 from gpt2fast.language_model import LanguageModel
-from gpt2fast.model.pairing import end_of_text
+from gpt2fast.model.pairing import beginning, ends
 from gpt2fast.server.api_errors import ApiError
 from gpt2fast.server.foreign_fields import take_foreign
 from gpt2fast.server.limits import Limits
@@ -56,7 +56,8 @@ class ChatTemplate:
         self.source = source
         self._tokenizer = lm.tokenizer
         self._specials = sorted(lm.tokenizer.special_tokens_set, key=len, reverse=True)
-        end = end_of_text(lm.model, lm.tokenizer)
+        begin, end = beginning(lm.model, lm.tokenizer), min(ends(lm.model, lm.tokenizer), default=None)
+        self._begin = "" if begin is None else lm.tokenizer.decode([begin])
         self._end = "" if end is None else lm.tokenizer.decode([end])
         # As transformers sets it up, so that templates give the same prompts.
         environment = ImmutableSandboxedEnvironment(
@@ -125,7 +126,7 @@ class ChatTemplate:
                     **(variables or {}),
                     "messages": hidden(list(messages)),
                     "add_generation_prompt": add_generation_prompt,
-                    "bos_token": self._end,
+                    "bos_token": self._begin,
                     "eos_token": self._end,
                 }
             )

@@ -58,10 +58,13 @@ class NumberRoutes:
     async def score(self, request: Request) -> ASGIApp:
         """POST /score."""
         service = self._service
-        asked = await service.parsed(request, lambda body: parse_scoring(body, service.lm, service.name))
+        asked = await service.parsed(
+            request, lambda body: parse_scoring(body, service.lm, service.name, service.allow_special)
+        )
         request.scope["charge"].take(sum(_TEXT + _TOKEN * (len(text) + len(asked.context)) for text in asked.texts))
         model, tokenizer = service.lm.model, service.lm.tokenizer
-        prepare = partial(score_sequences, model, tokenizer, asked.texts, context=asked.context, stride=asked.stride)
+        options: Any = {"context": asked.context, "stride": asked.stride, "allow_special": asked.allow_special}
+        prepare = partial(score_sequences, model, tokenizer, asked.texts, **options)
 
         async def read() -> list[Score]:
             with service.engine.enter(1) as places:

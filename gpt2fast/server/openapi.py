@@ -166,6 +166,7 @@ _SCORING = {
     **_MODEL,
     "text": {"description": "a text, or several", "anyOf": [{"type": "string"}, _array({"type": "string"}, most=2048)]},
     "context": _text("what the texts come after"),
+    **_SPECIAL,
     "stride": _whole("tokens from one window to the next of a text beyond the context", None, 1),
 }
 _TOKENIZE = {

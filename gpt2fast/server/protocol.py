@@ -93,6 +93,7 @@ class Scoring:
     texts: list[str]
     context: str
     stride: int | None
+    allow_special: bool
 
 
 def parse_completion(
@@ -239,8 +240,8 @@ def parse_embedding(body: RequestBody, lm: LanguageModel, name: str, allow_speci
     return Embedding(inputs, base64)
 
 
-def parse_scoring(body: RequestBody, lm: LanguageModel, name: str) -> Scoring:
-    """The request for scores.  Raises an ApiError that names the field."""
+def parse_scoring(body: RequestBody, lm: LanguageModel, name: str, allow_special: bool = False) -> Scoring:
+    """The request for scores, `allow_special` as for completions.  Raises an ApiError that names the field."""
     check_model(body, name)
     value = body.take("text")
     if isinstance(value, list):
@@ -256,9 +257,10 @@ def parse_scoring(body: RequestBody, lm: LanguageModel, name: str) -> Scoring:
         words = f"has {len(context)} characters, to be read before each of {len(texts)} texts"
         raise refused("context", f"{words}; expected {_MOST_CONTEXT:,} in all")
     stride = body.whole_or_none("stride", least=1, most=lm.model.config.n_ctx)
+    special = body.flag("allow_special", allow_special)
     take_foreign(body)
     body.end()
-    return Scoring(texts, context, stride)
+    return Scoring(texts, context, stride, special)
 
 
 def check_model(body: RequestBody, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 
 from gpt2fast.language_model import LanguageModel
-from gpt2fast.model.pairing import end_of_text, shared_vocabulary
+from gpt2fast.model.pairing import shared_vocabulary
 from gpt2fast.server.api_errors import Closing
 from gpt2fast.server.budget import Budget
 from gpt2fast.server.engine import Engine
@@ -50,7 +50,6 @@ class Service:
         self.template = template
         #: Whether special tokens in texts are tokens where a request does not say.
         self.allow_special = allow_special
-        self.end_of_text = end_of_text(lm.model, lm.tokenizer)
         drafter = partial(lm.drafter, speculate=speculate, size=limits.rows)
         n_vocab = shared_vocabulary(lm.model, lm.tokenizer)
         self.engine = Engine(lm.model, n_vocab=n_vocab, rows=limits.rows, places=limits.places, drafter=drafter)

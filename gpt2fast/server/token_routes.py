@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from gpt2fast.language_model import LanguageModel
+from gpt2fast.model.pairing import beginning, ends
 from gpt2fast.server.api_errors import ApiError, Json
 from gpt2fast.server.parts import Items, JsonInParts, Pieces, slices
 from gpt2fast.server.protocol import check_model, parse_ids
@@ -96,17 +97,18 @@ class TokenRoutes:
     async def info(self, request: Request) -> Json:
         """GET /tokenizer_info."""
         service, tokenizer = self._service, self._tokenizer
-        end = service.end_of_text
-        name = None if end is None else tokenizer.decode([end])
+        first = beginning(service.lm.model, tokenizer)
+        last = min(ends(service.lm.model, tokenizer), default=None)
+        begin, end = (None if token is None else tokenizer.decode([token]) for token in (first, last))
         template = service.template
         return Json(
             {
                 "tokenizer_class": "GPT2Tokenizer",
                 "model_max_length": service.lm.model.config.n_ctx,
                 "vocab_size": tokenizer.n_vocab,
-                "bos_token": name,
-                "eos_token": name,
-                "pad_token": name,
+                "bos_token": begin,
+                "eos_token": end,
+                "pad_token": end,
                 "chat_template": None if template is None else template.source,
             }
         )

@@ -200,6 +200,8 @@ def test_special_tokens_in_prompts(demo: LanguageModel, allowed: bool) -> None:
             assert found["usage"]["prompt_tokens"] == len(ids)
             assert found["choices"][0]["text"] == prompt
             assert server.post("/tokenize", text=prompt, allow_special=flag)[1]["ids"] == ids
+            scored = server.post("/score", text=prompt, allow_special=flag)[1]["data"][0]
+            assert [token["id"] for token in scored["tokens"]] == ids
             embedded = server.post("/v1/embeddings", input=prompt, allow_special=flag)[1]
             assert embedded["data"] == server.post("/v1/embeddings", input=ids)[1]["data"]
 
