@@ -19,7 +19,7 @@ KERNELS = "pyx/gpt2fast/kernels"
 C_CODE = [Path("pyx/simd"), Path("pyx/runtime")]
 
 # -fopenmp-simd: `#pragma omp simd` without the OpenMP runtime (the thread pool is our own).
-# -ffp-contract=off: results are the same bits everywhere, and compilers fuse multiplications with additions as they like.
+# -ffp-contract=off: results are the same bits everywhere; compilers fuse multiplications with additions as they like.
 # Never -ffast-math: linked, it sets flush-to-zero for the whole process and assumes that there are no infinities.
 COMPILE = ["-std=gnu11", "-fopenmp-simd", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 COMPILE += ["-g0", "-fvisibility=hidden"]

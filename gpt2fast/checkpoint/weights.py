@@ -99,8 +99,8 @@ def _packed_dtype(metadata: Mapping[str, str]) -> str | None:
     found = metadata.get(_NUMERICS, "none")
     if found != str(numerics_version):
         raise InputError(
-            f"the weights were packed with {_NUMERICS} {found}; this version has {numerics_version}, so the same weights "
-            "give other values: pack them anew from the original"
+            f"the weights were packed with {_NUMERICS} {found}; this version has {numerics_version}, so the same "
+            "weights give other values: pack them anew from the original"
         )
     return dtype
 

@@ -15,10 +15,10 @@ def erf(x: npt.ArrayLike, out: npt.NDArray[np.float32] | None = None) -> npt.NDA
     """The error function of each value of x, an array of float32, as a new array or in `out`, which may be x."""
 
 def total(x: npt.NDArray[np.float64]) -> float:
-    """The sum of the float64 values x (n,), as a float: in 16 lanes, of which lane j adds x[j], x[j + 16] … in order."""
+    """The sum of the float64 values x (n,), a float: in 16 lanes, of which lane j adds x[j], x[j + 16] … in order."""
 
 def measures(
     logits: npt.NDArray[np.float32], targets: npt.NDArray[np.int64], *, num_threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """What each row of logits says about its target: float64 (T, 3), the target's log-probability (a natural logarithm),
-    its rank (how many logits are higher, plus one), and the entropy of the row's softmax in bits."""
+    """What each row of logits says about its target: float64 (T, 3), the target's log-probability (a natural
+    logarithm), its rank (how many logits are higher, plus one), and the entropy of the row's softmax in bits."""

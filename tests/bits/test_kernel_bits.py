@@ -170,7 +170,7 @@ def test_networks(dtypes, n_head, head_dim, activation, parts, threads, scale):
 
 
 def test_fused_steps_round_once():
-    """Products whose sum lies just beside half way between two floats, or where floats are subnormal, on every level."""
+    """Products whose sum lies just beside half way between two floats, or where floats are subnormal."""
     one, ulp = np.float32(1), np.float32(2.0**-23)
     cases = [
         (one + ulp, one + ulp, np.float32(2.0**-60)),  # 1 + 2^-22 + 2^-46, and a little
@@ -192,8 +192,8 @@ def test_fused_steps_round_once():
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sets a register of x86")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="compiles a function")
 def test_results_do_not_depend_on_the_callers_rounding(tmp_path):
-    """A library that was linked with -ffast-math switches subnormal numbers off; kernels have them all the same, and the
-    caller finds its own setting as it was."""
+    """A library that was linked with -ffast-math switches subnormal numbers off; kernels have them all the same, and
+    the caller finds its own setting as it was."""
     source, library = tmp_path / "mxcsr.c", tmp_path / "mxcsr.so"
     source.write_text(
         "#include <xmmintrin.h>\nunsigned get(void) { return _mm_getcsr(); }\nvoid set(unsigned v) { _mm_setcsr(v); }"

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import gpt2fast
-from gpt2fast.generation.sampling import Sampling, sample_key
 from gpt2fast.kernels import elementwise
 from gpt2fast.kernels.norm import layer_norm_rows
+from gpt2fast.model.draw import Draw, choose, sample_key
 from gpt2fast.model.gpt2 import GPT2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,12 +56,13 @@ def logits_in_three_ways(model: GPT2, ids: list[int]) -> Iterator[tuple[str, Any
     yield "batch", model(np.array([others, ids, others]))[1]
 
 
-def continued(model: GPT2, ids: list[int], sampling: Sampling, count: int) -> list[int]:
-    """The ids that sampling adds."""
+def continued(model: GPT2, ids: list[int], count: int, *, temperature: float = 0.0, top_p: float = 1.0) -> list[int]:
+    """The ids that come next, greedily or by draws from the whole vocabulary."""
     cache, text, new = model.new_cache(), list(ids), list(ids)
     for _ in range(count):
         key = sample_key(17, position=len(text))
-        new = [sampling.choose(model(new, cache, last_only=True), text, key=key)]
+        draw = Draw(model.config.vocab_size, key, temperature=temperature, top_k=0, top_p=top_p, min_p=0.0)
+        new = [choose(model(new, cache, last_only=True), draw)]
         text += new
     return text[len(ids) :]
 
@@ -74,9 +75,9 @@ def digests(model: GPT2) -> dict[str, str]:
     targets = np.array(ids[1:], np.int64)
     found["hidden states"] = digest(model.hidden_states(ids))
     found["scores"] = digest(elementwise.measures(logits["prompt"][:-1], targets))
-    found["greedy text"] = digest(np.array(continued(model, ids[:5], Sampling(temperature=0), 12), np.int64))
-    sampling = Sampling(temperature=0.9, top_k=0, top_p=0.95, repetition_penalty=1.1)
-    found["sampled text"] = digest(np.array(continued(model, ids[:5], sampling, 16), np.int64))
+    found["greedy text"] = digest(np.array(continued(model, ids[:5], 12), np.int64))
+    drawn = continued(model, ids[:5], 12, temperature=0.9), continued(model, ids[:5], 12, temperature=0.9, top_p=0.95)
+    found["sampled texts"] = digest(np.array(drawn, np.int64))
     whole = hashlib.sha256()
     for name, matrix in sorted(model._parameters.matrices.items()):
         if matrix.nbytes:  # the embeddings of an untied head point into the checkpoint
@@ -150,15 +151,14 @@ def first_difference(model: GPT2, expected: list[list[str]]) -> str:
 
 
 def problems(name: str, dtype: str) -> list[str]:
-    """In what a model differs from the golden digests, and which kernel differs first; empty where all is as promised."""
+    """In what a model differs from the golden digests, and which kernel differs first; empty where nothing does."""
     model, expected = load(name, dtype), golden()["models"][f"{name} {dtype}"]
     found = digests(model)
     wrong = [what for what, wanted in expected["digests"].items() if found[what] != wanted]
     if not wrong:
         return []
-    return [
-        f"{name} {dtype}: {', '.join(wrong)}; the first kernel that differs: {first_difference(model, expected['stages'])}"
-    ]
+    first = first_difference(model, expected["stages"])
+    return [f"{name} {dtype}: {', '.join(wrong)}; the first kernel that differs: {first}"]
 
 
 def collected() -> dict[str, Any]:

@@ -18,7 +18,9 @@ def build(compiler: str, work: Path) -> Path:
     """A copy of the package whose kernels that compiler has made."""
     copy = work / "lib"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(ROOT / "gpt2fast", copy / "gpt2fast", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(ROOT / "gpt2fast", copy / "gpt2fast", ignore=shutil.ignore_patterns("__pycache__"))
+    for module in (copy / "gpt2fast" / "kernels").glob("*.so"):
+        module.unlink()
     command = [
         sys.executable,
         "setup.py",

@@ -67,8 +67,8 @@ cdef object _mapped(str name, map32_t map32, map64_t map64, x, out):
 def exp(x, out=None):
     """e to the power of each value of x, an array of float64 or float32, as a new array or in `out`, which may be x.
 
-    float64: within 1 unit in the last place of the exact value, subnormal ones too.  float32: the kernels' own, within 1
-    unit in the last place; 0 below -87.3 and infinity above 88.37.
+    float64: within 1 unit in the last place of the exact value, subnormal ones too.  float32: the kernels' own, within
+    1 unit in the last place; 0 below -87.3 and infinity above 88.37.
 
     >>> import numpy as np
     >>> exp(np.array([0.0, 1.0, -np.inf]))
@@ -149,11 +149,11 @@ cdef void _measure(void *context, int64_t begin, int64_t end, int thread) noexce
 
 
 def measures(const float[:, :] logits, const int64_t[::1] targets, *, int num_threads=1):
-    """What each row of logits says about its target: float64 (T, 3), the target's log-probability (a natural logarithm),
-    its rank (how many logits are higher, plus one), and the entropy of the row's softmax in bits.
+    """What each row of logits says about its target: float64 (T, 3), the target's log-probability (a natural
+    logarithm), its rank (how many logits are higher, plus one), and the entropy of the row's softmax in bits.
 
-    `logits` are (T, n), each row contiguous, and `targets` (T,) of 0 to n - 1.  All three are NaN where a logit is NaN or
-    infinity, or all are minus infinity.  Exponentials are of single precision, sums of double.
+    `logits` are (T, n), each row contiguous, and `targets` (T,) of 0 to n - 1.  All three are NaN where a logit is NaN
+    or infinity, or all are minus infinity.  Exponentials are of single precision, sums of double.
 
     >>> import numpy as np
     >>> measures(np.zeros((1, 4), np.float32), np.array([2]))

@@ -145,7 +145,8 @@ cdef void _blas_columns(void *context, int64_t begin, int64_t end, int thread) n
 
 cdef size_t scratch_size(int64_t m, int64_t k) noexcept nogil:
     """Bytes that `linear` needs for activations [m, k] that are quantised or rounded."""
-    return <size_t> m * max((k + GF_GROUP - 1) // GF_GROUP * (GF_GROUP + sizeof(gf_group)), _rounded_row(k) * sizeof(float))
+    cdef int64_t groups = (k + GF_GROUP - 1) // GF_GROUP
+    return <size_t> m * max(groups * (GF_GROUP + sizeof(gf_group)), _rounded_row(k) * sizeof(float))
 
 
 cdef void linear(const Matrix *w, const float *x, int64_t ldx, int64_t m, int activation, int accumulate, float *y,
