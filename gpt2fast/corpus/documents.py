@@ -33,8 +33,8 @@ MOST_BYTES_OF_A_LINE = 1 << 28
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read: the options, the threads, whom to tell of a bad line that is skipped, and for which tokenizer: GPT-2's
-    where none is named."""
+    """How to read: the options, the threads, whom to tell of a bad line that is skipped, and for which tokenizer
+    (GPT-2's where none is named)."""
 
     options: CorpusOptions
     num_threads: int

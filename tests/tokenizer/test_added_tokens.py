@@ -49,7 +49,7 @@ def found_by_hand(text, tokens):
             token, flags = tokens[best]
             begin, end = at, at + len(token)
             at = end
-            if flags.get("single_word") and (re.search(r"\w$", text[:begin]) or re.match(r"\w", text[end:])):
+            if flags.get("single_word") and (re.search(r"\w\Z", text[:begin]) or re.match(r"\w", text[end:])):
                 continue
             if flags.get("lstrip"):
                 begin = max(start, len(text[:begin].rstrip()))
