@@ -11,9 +11,10 @@ from pathlib import Path
 
 from gpt2fast import safetensors as st
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.checkpoint.weights import Checkpoint, expected_shapes
+from gpt2fast.checkpoint.names import expected_shapes
+from gpt2fast.checkpoint.weights import Checkpoint
 from gpt2fast.errors import Error, MissingFileError
-from gpt2fast.safetensors.dtypes import numpy_dtype
+from gpt2fast.safetensors.dtypes import SUB_BYTE, numpy_dtype
 from gpt2fast.safetensors.files import path_name
 
 __all__ = ["FileInfo", "Report", "TensorInfo", "inspect", "render_json", "render_text"]
@@ -110,10 +111,12 @@ def inspect(path: str | os.PathLike[str]) -> Report:
     config, count, problem = None, None, None
     try:
         config = Config.from_pretrained(directory)
-        count = sum(prod(shape) for shape in expected_shapes(config).values())
-        Checkpoint(directory).close()
+        with Checkpoint(directory) as checkpoint:
+            config = checkpoint.config  # which knows whether the head is tied
     except Error as error:
         problem = str(error)
+    if config is not None:
+        count = sum(prod(shape) for shape in expected_shapes(config).values())
     return Report(str(directory), tuple(files), tuple(tensors), config, count, problem)
 
 
@@ -136,7 +139,7 @@ def _inspect_file(path: Path) -> tuple[FileInfo, list[TensorInfo]]:
                 shape=entry.shape,
                 nbytes=entry.end - entry.begin,
                 offset=start + entry.begin,
-                aligned=(start + entry.begin) % numpy_dtype(entry.dtype).alignment == 0,
+                aligned=entry.dtype in SUB_BYTE or (start + entry.begin) % numpy_dtype(entry.dtype).alignment == 0,
                 file=path.name,
             )
             for name, entry in file.entries.items()

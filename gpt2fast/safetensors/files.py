@@ -61,8 +61,8 @@ def path_name(path: object) -> str:
     return name
 
 
-def open_file(path: str | os.PathLike[str]) -> FileIO:
-    """The file, opened for reading.
+def open_file(path: str | os.PathLike[str], what: str = "a safetensors file") -> FileIO:
+    """The file, opened for reading; `what` it is says a message.
 
     Raises MissingFileError where there is none, InputError where it is a directory, a pipe or a device.
     """
@@ -72,7 +72,7 @@ def open_file(path: str | os.PathLike[str]) -> FileIO:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-            raise InputError(f"{name}: is {kind}, expected a safetensors file")
+            raise InputError(f"{name}: is {kind}, expected {what}")
         return FileIO(path)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(f"{name}: there is no such file") from None
@@ -80,14 +80,13 @@ def open_file(path: str | os.PathLike[str]) -> FileIO:
 
 def read_at(file: FileIO, count: int, offset: int) -> bytes:
     """`count` bytes from one place of the file, fewer where it ends before."""
-    content = bytearray(min(count, max(os.fstat(file.fileno()).st_size - offset, 0)))
-    view = memoryview(content)
-    while view:
-        done = os.preadv(file.fileno(), [view[:_MOST_BYTES]], offset)
-        if done == 0:
+    content = os.pread(file.fileno(), min(count, _MOST_BYTES), offset)
+    while len(content) < count:
+        more = os.pread(file.fileno(), min(count - len(content), _MOST_BYTES), offset + len(content))
+        if not more:
             break
-        view, offset = view[done:], offset + done
-    return bytes(content[: len(content) - len(view)])
+        content += more
+    return content
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
