@@ -44,6 +44,7 @@ def close(actual, expected, atol=1e-4):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
 
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("gemm", GEMMS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_tiny_checkpoint(tiny, variant, gemm):
@@ -68,6 +69,7 @@ def test_numpy_twin(tiny, variant):
         close(reference_model.logits(expected["ids"][0], checkpoint.config, tensors), expected["logits"][0])
 
 
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
