@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from paths import DATA
 from toy_model import ToyModel
 
 import gpt2fast
+from gpt2fast.kernels import cpu
 
 # No deadline: a shared machine stops for longer than any sensible one.
 settings.register_profile(
@@ -47,6 +49,15 @@ def model_case(data: Path) -> Any:
     """A function from a case's id to its inputs and expected values: trouble that other projects had with models."""
     cases = {case["id"]: case for case in json.loads((data / "cases" / "model-cases.json").read_text())}
     return cases.__getitem__
+
+
+@pytest.fixture(params=cpu.supported_levels(), scope="module")
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each CPU level that this processor has, which the kernels take as long as a test of this level lasts."""
+    before = cpu.cpu_level()
+    cpu.use_level(request.param)
+    yield request.param
+    cpu.use_level(before)
 
 
 @pytest.fixture(scope="session")

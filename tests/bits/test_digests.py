@@ -10,17 +10,6 @@ import bits
 import pytest
 
 import gpt2fast
-from gpt2fast.kernels import cpu
-
-LEVELS = cpu.supported_levels()
-
-
-@pytest.fixture(params=LEVELS, scope="module")
-def level(request):
-    before = cpu.cpu_level()
-    cpu.use_level(request.param)
-    yield request.param
-    cpu.use_level(before)
 
 
 @pytest.mark.parametrize("dtype", bits.DTYPES)

@@ -1,19 +1,20 @@
-"""Every kernel against its NumPy twin in float64: awkward sizes, one and two threads.
-
-`test_cpu_levels.py` runs this file once more at every CPU level.
-"""
+"""Every kernel of the network against its NumPy twin in float64: awkward sizes, any threads, at every CPU level."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import reference_model as reference
+import seeded
 from hypothesis import given
 from hypothesis import strategies as some
 
-from gpt2fast.kernels import cpu
+from gpt2fast.checkpoint.config import Config
 from gpt2fast.kernels.linear import Weight
 from gpt2fast.kernels.norm import layer_norm_rows
+from gpt2fast.model.gpt2 import GPT2
+
+pytestmark = pytest.mark.usefixtures("level")
 
 SIZES = some.sampled_from([1, 2, 3, 7, 13, 16, 31, 32, 33, 48, 64, 65, 97, 128, 257])
 THREADS = some.sampled_from([1, 2, 3])
@@ -131,6 +132,48 @@ def test_layer_norm(m, n, threads, scale, shift):
     assert (np.abs(y - exact) <= 1e-6 + 2e-6 * np.abs(exact) + 16 * unit * np.abs(weight)).all()
 
 
+@given(
+    n_head=some.integers(1, 3),
+    head_dim=some.sampled_from([1, 2, 7, 16, 20, 33, 64, 80]),
+    lengths=some.lists(some.integers(0, 70), min_size=1, max_size=3),
+    new=some.integers(1, 40),
+    sharpness=some.sampled_from([0.1, 1.0, 8.0]),
+    cache_dtype=some.sampled_from(["float32", "bfloat16"]),
+    threads=THREADS,
+    seed=some.integers(0, 99),
+)
+def test_attention(n_head, head_dim, lengths, new, sharpness, cache_dtype, threads, seed):
+    """`new` tokens for each of several texts of other lengths, between which they may not look.
+
+    The first layer of this network adds its attention to the embeddings as it is.
+    """
+    width = n_head * head_dim
+    config = Config(vocab_size=53, n_ctx=110, n_embd=width, n_layer=2, n_head=n_head)
+    tensors = seeded.tensors(config, seed)
+    tensors["h.0.attn.c_attn.weight"][:, :width] *= np.float32(sharpness)
+    tensors["h.0.attn.c_proj.weight"], tensors["h.0.attn.c_proj.bias"][:] = np.eye(width, dtype=np.float32), 0
+    tensors["h.0.mlp.c_proj.weight"][:], tensors["h.0.mlp.c_proj.bias"][:] = 0, 0
+    model = GPT2.from_tensors(config, tensors, cache_dtype=cache_dtype, num_threads=threads)
+    texts = [np.random.default_rng([seed, row]).integers(0, 53, length + new) for row, length in enumerate(lengths)]
+    cache = model.new_cache(batch=len(texts))
+    for row, text in enumerate(texts):
+        if len(text) > new:
+            model.extend(cache, [row], [text[:-new]])
+    found = model.hidden_states([text[-new:] for text in texts], cache, layers=1)
+    c_attn = Weight.panels(tensors["h.0.attn.c_attn.weight"], tensors["h.0.attn.c_attn.bias"])
+    for text, states in zip(texts, found, strict=True):
+        x = tensors["wte.weight"][text] + tensors["wpe.weight"][: len(text)]
+        normed = layer_norm_rows(x, tensors["h.0.ln_1.weight"], tensors["h.0.ln_1.bias"], config.layer_norm_epsilon)
+        qkv = c_attn.multiply(normed)
+        kept = reference.bfloat16 if cache_dtype == "bfloat16" else np.asarray
+        exact = reference.attention(qkv.astype(np.float64), n_head, config.attention_scale(0), kept)
+        # What float32 can know: a weight is as wrong, relative to itself, as its score, a sum as wide as a head.
+        q, k, v = np.abs(qkv).reshape(len(x), 3, n_head, head_dim).max(axis=(0, 2, 3))
+        scores = q * k * head_dim * config.attention_scale(0)
+        tolerance = 2.0**-24 * (v * (16 + 4 * scores) + 2 * np.abs(x).max())
+        np.testing.assert_allclose(states, (x + exact)[-new:], rtol=0, atol=tolerance)
+
+
 def test_shapes_are_checked():
     weight = Weight.panels(draw(0, 4, 6), draw(0, 6))
     with pytest.raises(ValueError, match="x has 5 columns, the weight 4 inputs"):
@@ -145,8 +188,3 @@ def test_shapes_are_checked():
         Weight.blas(draw(0, 4, 6), draw(0, 5))
     with pytest.raises(ValueError, match="bias has 5 values"):
         Weight.panels(draw(0, 4, 6), draw(0, 5))
-
-
-def test_level_is_one_of_the_supported():
-    assert cpu.cpu_level() in cpu.supported_levels()
-    assert cpu.supported_levels()[0] == "baseline"

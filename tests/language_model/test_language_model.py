@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import inspect
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,23 +71,6 @@ def test_unknown_options_of_load(options: dict[str, object], words: str) -> None
 def test_names_that_are_none(name: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         gpt2fast.load(name)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("module", ["arguments", "generation", "hub", "language_model", "sampling", "stop_strings"])
-def test_examples_in_docstrings(module: str) -> None:
-    found = doctest.testmod(importlib.import_module(f"gpt2fast.{module}"), optionflags=doctest.ELLIPSIS)
-    assert found.failed == 0
-
-
-def test_the_import_is_light() -> None:
-    """Importing the package loads no engine, and a model brings no other framework in."""
-    code = (
-        "import sys, gpt2fast; print(sorted(m for m in sys.modules if m.startswith(('gpt2fast', 'numpy.', 'scipy')))); "
-        "gpt2fast.load('demo').generate('Once', max_new_tokens=2); "
-        "print(sorted({'torch', 'tiktoken', 'cupy', 'ray', 'huggingface_hub', 'requests'} & set(sys.modules)))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert out == ["['gpt2fast', 'gpt2fast._internal', 'gpt2fast._internal.finder', 'gpt2fast.errors']", "[]"]
 
 
 @pytest.mark.parametrize("name", ["generate", "generate_batch", "stream"])

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 import gpt2fast
+from gpt2fast import errors
 
 OPTIONAL = {"torch", "tiktoken", "transformers", "cupy", "ray", "starlette", "huggingface_hub", "ml_dtypes", "scipy"}
-OPTIONAL |= {"uvicorn", "prometheus_client"}
+OPTIONAL |= {"uvicorn", "prometheus_client", "requests"}
 
 
 def loaded_by(code):
@@ -23,7 +24,7 @@ def loaded_by(code):
 
 def test_import_loads_errors_only():
     loaded = loaded_by("import gpt2fast")
-    assert {name for name in loaded if name.startswith("gpt2fast")} <= {
+    assert {name for name in loaded if name.startswith("gpt2fast")} == {
         "gpt2fast",
         "gpt2fast.errors",
         "gpt2fast._internal",
@@ -63,14 +64,23 @@ def test_every_public_name_is_there():
 
 
 def test_errors_are_also_the_built_in_that_fits():
-    for error, built_in in (
-        (gpt2fast.InputError, ValueError),
-        (gpt2fast.InputTypeError, TypeError),
-        (gpt2fast.UnknownTokenError, KeyError),
-        (gpt2fast.MissingFileError, FileNotFoundError),
-        (gpt2fast.MissingDependencyError, ImportError),
-        (gpt2fast.DownloadError, OSError),
-    ):
+    fitting = {
+        "CpuLevelError": ImportError,
+        "DeviceError": RuntimeError,
+        "DeviceMemoryError": MemoryError,
+        "DownloadError": OSError,
+        "Error": Exception,
+        "InputError": ValueError,
+        "InputTypeError": TypeError,
+        "MissingDependencyError": ImportError,
+        "MissingFileError": FileNotFoundError,
+        "NonFiniteError": ValueError,
+        "NotBuiltError": ImportError,
+        "UnknownTokenError": KeyError,
+    }
+    assert set(fitting) == set(errors.__all__)
+    for name, built_in in fitting.items():
+        error = getattr(errors, name)
         assert issubclass(error, built_in)
         assert issubclass(error, gpt2fast.Error)
         assert str(error("a sentence")) == "a sentence"

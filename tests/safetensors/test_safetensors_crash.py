@@ -25,9 +25,9 @@ import itertools, sys
 import numpy as np
 from gpt2fast import safetensors as st
 path, first, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-arrays = [np.full(200_000, i, np.float32) for i in range(256)]
 for i in itertools.count(first):
-    tensors = {f"t{j}": arrays[i % 256] for j in range(4)}
+    array = np.full(200_000, i % 256, np.float32)
+    tensors = {f"t{j}": array for j in range(4)}
     if mode == "sharded":
         st.save_sharded(tensors, path, {"i": str(i)}, max_shard_size=800_000)
     elif mode == "over_mapped" and i > first:

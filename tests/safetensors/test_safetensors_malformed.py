@@ -286,9 +286,9 @@ def test_long_numbers_take_no_time(tmp_path):
     digits = "9" * 10_000_000
     for text in (digits, f"-{digits}", f"{digits}.5", f"1e{digits}", f"0.{digits}"):
         path = write(tmp_path / "m.safetensors", text_entry(shape=f"[{text}]"), E8)
-        start = time.perf_counter()
+        start = time.thread_time()  # not the clock on the wall: other processes must not fail this
         refuse(path, ValueError, False)
-        assert time.perf_counter() - start < 5  # int() of the first takes minutes
+        assert time.thread_time() - start < 5  # int() of the first takes minutes
 
 
 @pytest.mark.parametrize("mode", ["shape", "offsets"])

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from reference_model import ACTIVATIONS, layer_norm
+from reference_model import ACTIVATIONS, layer_norm, softmax
 
 from gpt2fast.errors import NonFiniteError
 from gpt2fast.generation.sampling import Sampling
@@ -195,13 +195,11 @@ class Twins:
             ]
             keys = widen(np.concatenate([block[0] for block in held], axis=2), self.dtype)  # [H, D, positions]
             values = widen(np.concatenate([block[1] for block in held], axis=1), self.dtype)  # [H, positions, D]
-            for q in range(count):
-                seen = position + q + 1
-                scores = np.einsum("hd,hdp->hp", queries[first + q], keys[:, :, :seen])
-                weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-                weights /= weights.sum(axis=1, keepdims=True)
-                result = np.einsum("hp,hpd->hd", weights, values[:, :seen]).ravel()
-                out[first + q] = narrow(result.astype(np.float32), self.dtype)
+            seen = position + count
+            scores = np.einsum("qhd,hdp->hqp", queries[first : first + count], keys[:, :, :seen])
+            scores[:, np.arange(seen) > position + np.arange(count)[:, None]] = -np.inf
+            result = np.einsum("hqp,hpd->qhd", softmax(scores), values[:, :seen])
+            out[first : first + count] = narrow(result.reshape(count, -1).astype(np.float32), self.dtype)
 
     def choose(self, logits, draws, width, chosen):
         for place, draw in enumerate(draws.view(DRAW)):

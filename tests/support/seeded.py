@@ -6,6 +6,8 @@ very numbers (NumPy's PCG64 stream is stable across versions and platforms).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from gpt2fast.checkpoint.config import Config
@@ -24,6 +26,15 @@ def config(name):
     """The Config of a published size."""
     layers, heads, width = SIZES[name]
     return Config(vocab_size=50257, n_ctx=1024, n_embd=width, n_layer=layers, n_head=heads, eos_token_id=50256)
+
+
+@lru_cache(maxsize=1)
+def published(name):
+    """Configuration and weights of a published size, as read-only arrays: they take as long to draw as to run."""
+    drawn = tensors(config(name))
+    for values in drawn.values():
+        values.flags.writeable = False
+    return config(name), drawn
 
 
 def tensors(config, seed=SEED):

@@ -97,9 +97,7 @@ RUNS = list(zip(CASES["tok-long-runs"]["input"]["build"], CASES["tok-long-runs"]
 @pytest.mark.parametrize(("build", "expected"), RUNS, ids=["-".join(map(str, build.values())) for build, _ in RUNS])
 def test_long_runs(build, expected):
     text = long_run(build)
-    start = time.perf_counter()
     ids = ENC.encode_to_numpy(text)
-    assert time.perf_counter() - start < 5
     assert len(ids) == expected["n_ids"]
     assert hashlib.sha256(ids.astype("<u4").tobytes()).hexdigest() == expected["sha256_u32le"]
     assert ids[:4].tolist() == expected["head"]
@@ -118,7 +116,7 @@ def test_long_runs_need_no_stack():
     assert [len(ids) for ids in found] == [expected["n_ids"] for _, expected in RUNS]
 
 
-@pytest.mark.parametrize("unit", ["a", "^", "ab", " ", "あ", "us", "0123456789"])
+@pytest.mark.parametrize("unit", ["a", "7", "^", "=", "ab", " ", "\n", "é", "あ", "漢", "us", "0123456789"])
 def test_time_grows_with_length(unit):
     def seconds(count):
         text = unit * count
