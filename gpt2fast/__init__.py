@@ -24,6 +24,7 @@ from gpt2fast.errors import (
     MissingFileError,
     NonFiniteError,
     NotBuiltError,
+    OutOfMemoryError,
     UnknownTokenError,
 )
 
@@ -61,6 +62,7 @@ __all__ = [
     "MissingFileError",
     "NonFiniteError",
     "NotBuiltError",
+    "OutOfMemoryError",
     "Score",
     "Tokenizer",
     "UnknownTokenError",

@@ -20,6 +20,7 @@ __all__ = [
     "MissingFileError",
     "NonFiniteError",
     "NotBuiltError",
+    "OutOfMemoryError",
     "UnknownTokenError",
 ]
 
@@ -69,6 +70,10 @@ class CpuLevelError(Error, ImportError):
 
 class DeviceError(Error, RuntimeError):
     """A GPU that was asked for is not there or cannot be used; the message says what was found."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """The system has no memory for a model's weights, a cache or a pass; the message says how much was asked for."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):

@@ -31,6 +31,12 @@ def data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def demo_directory() -> Path:
+    """The directory of the model that ships."""
+    return Path(gpt2fast.__file__).parent / "data" / "demo"
+
+
+@pytest.fixture(scope="session")
 def tiny(data: Path) -> Path:
     """Tiny checkpoints, one per switch of the configuration, with Hugging Face's outputs."""
     return data / "reference" / "tiny"

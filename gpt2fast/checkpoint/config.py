@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpt2fast.errors import InputError, MissingFileError
+from gpt2fast.safetensors.files import open_file, read_at
 
-__all__ = ["ACTIVATIONS", "Config"]
+__all__ = ["ACTIVATIONS", "Config", "read_object"]
 
-#: Activation functions by their names in config.json.
-ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu")
+#: The function that each name of config.json stands for.  Several are one formula, written by several hands.
+ACTIVATIONS = {
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_python_tanh": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu_accurate": "gelu_new",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "quick_gelu": "quick_gelu",
+    "tanh": "tanh",
+}
+
+#: The largest size of each kind that is believed: a configuration is a file, which may say anything, and its numbers
+#: are multiplied.  GPT-2's own are at most 50,257, 1,024, 1,600, 48, 25 and 6,400.
+_LIMITS = {
+    "vocab_size": 2**31 - 1,
+    "n_ctx": 2**24,
+    "n_embd": 2**20,
+    "n_layer": 2**12,
+    "n_head": 2**20,
+    "n_inner": 2**22,
+}
 
 # The keys of config.json for a value, the first one present counts.  transformers accepts the later ones too, and
 # ignores n_ctx where n_positions is there; block_size is nanoGPT's.
@@ -23,6 +49,8 @@ _KEYS = {
     "n_head": ("n_head", "num_attention_heads"),
     "n_layer": ("n_layer", "num_hidden_layers"),
 }
+# Published ones are of a kilobyte; a parsed one takes up to a hundred times its file's size.
+_LONGEST_FILE = 4 << 20
 _REQUIRED = ("vocab_size", "n_ctx", "n_embd", "n_layer", "n_head")
 
 
@@ -58,22 +86,19 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in _REQUIRED:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}; expected a positive whole number")
+            self._check_size(name)
         if self.n_inner == 0:
             object.__setattr__(self, "n_inner", 4 * self.n_embd)
-        if isinstance(self.n_inner, bool) or not isinstance(self.n_inner, int) or self.n_inner < 1:
-            raise InputError(f"n_inner is {self.n_inner!r}; expected a positive whole number or null")
+        self._check_size("n_inner")
         if self.n_embd % self.n_head:
             raise InputError(f"n_head is {self.n_head}, which does not divide n_embd, {self.n_embd}")
-        if self.activation_function not in ACTIVATIONS:
+        if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
             raise InputError(
-                f"activation_function is {self.activation_function!r}; expected one of {', '.join(ACTIVATIONS)}"
+                f"activation_function is {_shown(self.activation_function)}; expected one of {', '.join(ACTIVATIONS)}"
             )
         epsilon = self.layer_norm_epsilon
         if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < 1e30:
-            raise InputError(f"layer_norm_epsilon is {epsilon!r}; expected a number from 0")
+            raise InputError(f"layer_norm_epsilon is {_shown(epsilon)}; expected a number from 0")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings", "bias"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected true or false")
@@ -86,6 +111,11 @@ class Config:
             # Small checkpoints are often made from GPT-2's configuration with its 50256 left in: no such token.
             ids = tuple(dict.fromkeys(id for id in ids if 0 <= id < self.vocab_size))
             object.__setattr__(self, name, ids if len(ids) > 1 else ids[0] if ids else None)
+
+    def _check_size(self, name: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LIMITS[name]:
+            raise InputError(f"{name} is {_shown(value)}; expected a whole number from 1 to {_LIMITS[name]}")
 
     @property
     def head_dim(self) -> int:
@@ -131,12 +161,12 @@ class Config:
         """The configuration in `directory`/config.json; where texts begin and end is generation_config.json's to say,
         where there is one.  Raises MissingFileError or InputError, naming the file."""
         path = Path(directory) / "config.json"
-        values = _json_object(path)
-        if values is None:
-            raise MissingFileError(f"{path}: there is no such file; a model directory has a config.json")
-        config = cls.from_dict(values, source=str(path))
+        try:
+            config = cls.from_dict(read_object(path), source=str(path))
+        except MissingFileError as error:
+            raise MissingFileError(f"{error}; a model directory has a config.json") from None
         path = Path(directory) / "generation_config.json"
-        values = _json_object(path) or {}
+        values = read_object(path) if path.exists() else {}
         said = {name: values[name] for name in ("bos_token_id", "eos_token_id") if values.get(name) is not None}
         try:
             return replace(config, **said)
@@ -165,14 +195,26 @@ class Config:
         }
 
 
-def _json_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, None where there is no such file.  Raises InputError for any other content."""
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a small file such as config.json.
+
+    Raises MissingFileError where there is no such file, InputError where it is something else or larger than 4 MiB.
+    """
+    with open_file(path, "a JSON file") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _LONGEST_FILE:
+            raise InputError(f"{path}: is {size} bytes long; expected a configuration of at most {_LONGEST_FILE}")
+        content = read_at(file, size, 0)
     try:
-        values = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
+        values = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}")
     return values
+
+
+def _shown(value: object) -> str:
+    """A value of a file or a caller as messages show it, short however long it is."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a number of more than 40 digits"
+    return text if len(text) <= 80 else text[:80] + "..."

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from gpt2fast import safetensors as st
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.checkpoint.weights import Checkpoint, expected_shapes
+from gpt2fast.checkpoint.names import expected_shapes
+from gpt2fast.checkpoint.weights import Checkpoint
 from gpt2fast.errors import Error, MissingFileError
 from gpt2fast.safetensors.dtypes import numpy_dtype
 from gpt2fast.safetensors.files import path_name
@@ -110,10 +111,12 @@ def inspect(path: str | os.PathLike[str]) -> Report:
     config, count, problem = None, None, None
     try:
         config = Config.from_pretrained(directory)
-        count = sum(prod(shape) for shape in expected_shapes(config).values())
-        Checkpoint(directory).close()
+        with Checkpoint(directory) as checkpoint:
+            config = checkpoint.config  # which knows whether the head is tied
     except Error as error:
         problem = str(error)
+    if config is not None:
+        count = sum(prod(shape) for shape in expected_shapes(config).values())
     return Report(str(directory), tuple(files), tuple(tensors), config, count, problem)
 
 

@@ -1,15 +1,15 @@
-"""Checkpoints: which tensors a GPT-2 has, under which names they come, and whether they are all there.
+"""Checkpoints: whether all tensors of a network are there, and what their values are.
 
-Read are the layouts in which GPT-2 weights are published as safetensors: Hugging Face's, with or without the
-`transformer.` prefix, in one file or in shards, and nanoGPT's, whose matrices are transposed (`torch.nn.Linear` instead
-of `Conv1D`); and our own packed files, which hold the matrices as the kernels read them.  Shapes are checked before a
-single value is read.
+Read are the layouts in which GPT-2 weights are published as safetensors: Hugging Face's, in one file or in shards, and
+nanoGPT's, whose matrices are transposed (`torch.nn.Linear` instead of `Conv1D`); and our own packed files, which hold
+the matrices as the kernels read them.  Shapes are checked before a single value is read.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from types import TracebackType
 
@@ -19,16 +19,18 @@ import numpy.typing as npt
 from gpt2fast import safetensors as st
 from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.checkpoint.config import Config
+from gpt2fast.checkpoint.names import (
+    expected_shapes,
+    explain_unknown,
+    inputs_and_outputs,
+    is_matrix,
+    match_names,
+    packed_names,
+    settle_head,
+)
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
-__all__ = ["BLOCK_MATRICES", "DTYPES", "TABLES", "Arrays", "Checkpoint", "expected_shapes", "match_names"]
-
-Shape = tuple[int, ...]
-
-#: The products of a block, by their published names.
-BLOCK_MATRICES = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-#: The tables with a row for each token.
-TABLES = ("wte.weight", "lm_head.weight")
+__all__ = ["DTYPES", "Arrays", "Checkpoint", "packed_metadata"]
 
 #: How the matrices of a model can be kept.
 DTYPES = ("float32", "bfloat16", "int8", "int4")
@@ -36,49 +38,8 @@ DTYPES = ("float32", "bfloat16", "int8", "int4")
 _PACKED = "gpt2fast.panels"
 _NUMERICS = "gpt2fast.numerics_version"
 _VERSION = 1  # goes up when the bytes of panels get another meaning
-# Causal masks that older checkpoints carry along, float or bool.
-_MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 _FLOATS = ("F64", "F32", "F16", "BF16")
-
-
-def expected_shapes(config: Config) -> dict[str, Shape]:
-    """The name and shape of every tensor of a GPT-2 of this configuration, in the order of the network."""
-    e, inner = config.n_embd, config.n_inner
-    shapes: dict[str, Shape] = {"wte.weight": (config.vocab_size, e), "wpe.weight": (config.n_ctx, e)}
-    for i in range(config.n_layer):
-        block: dict[str, Shape] = {
-            "ln_1.weight": (e,),
-            "ln_1.bias": (e,),
-            "attn.c_attn.weight": (e, 3 * e),
-            "attn.c_attn.bias": (3 * e,),
-            "attn.c_proj.weight": (e, e),
-            "attn.c_proj.bias": (e,),
-            "ln_2.weight": (e,),
-            "ln_2.bias": (e,),
-            "mlp.c_fc.weight": (e, inner),
-            "mlp.c_fc.bias": (inner,),
-            "mlp.c_proj.weight": (inner, e),
-            "mlp.c_proj.bias": (e,),
-        }
-        shapes.update({f"h.{i}.{name}": shape for name, shape in block.items()})
-    shapes.update({"ln_f.weight": (e,), "ln_f.bias": (e,)})
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, e)
-    if not config.bias:
-        shapes = {name: shape for name, shape in shapes.items() if not name.endswith(".bias")}
-    return shapes
-
-
-def packed_names(config: Config) -> list[str]:
-    """The names of the tensors that are kept in panels: the matrices of the blocks and the output head's table."""
-    head = "wte.weight" if config.tie_word_embeddings else "lm_head.weight"
-    return [*filter(_is_matrix, expected_shapes(config)), head]
-
-
-def inputs_and_outputs(config: Config, name: str) -> tuple[int, int]:
-    """How many inputs and outputs a matrix or a table has."""
-    rows, columns = expected_shapes(config)[name]
-    return (columns, rows) if name in TABLES else (rows, columns)
+_COMPARED = 1 << 20  # values of two tables that are read and compared at once
 
 
 def packed_metadata(dtype: str) -> dict[str, str]:
@@ -105,29 +66,6 @@ def _packed_dtype(metadata: Mapping[str, str]) -> str | None:
     return dtype
 
 
-def _is_matrix(name: str) -> bool:
-    return name.startswith("h.") and name.endswith(tuple(f"{matrix}.weight" for matrix in BLOCK_MATRICES))
-
-
-def match_names(names: Iterable[str], *, tied: bool) -> dict[str, str]:
-    """For each network tensor the name under which the checkpoint has it; masks and a tied head are left out.
-
-    Raises InputError where two names stand for the same tensor.
-
-    >>> match_names(["transformer.wte.weight", "transformer.h.0.attn.bias", "lm_head.weight"], tied=True)
-    {'wte.weight': 'transformer.wte.weight'}
-    """
-    matched: dict[str, str] = {}
-    for name in names:
-        bare = name.removeprefix("_orig_mod.").removeprefix("transformer.")
-        if _MASK.fullmatch(bare) or (tied and bare == "lm_head.weight"):
-            continue
-        if bare in matched:
-            raise InputError(f"the checkpoint has {bare} twice: as {matched[bare]!r} and as {name!r}")
-        matched[bare] = name
-    return matched
-
-
 class Checkpoint:
     """A model directory, opened and checked: the configuration, and every tensor of the network on request.
 
@@ -146,10 +84,12 @@ class Checkpoint:
             self._open()
             #: As what dtype the matrices are packed; None for an ordinary checkpoint.
             self.packed = _packed_dtype(self._files[0].metadata())
-            self._names = match_names(self._file_of, tied=self.config.tie_word_embeddings)
+            self._names, extras = match_names(self._file_of)
+            self.config = settle_head(self.config, self._names, self._equal)
             #: Matrices are [outputs, inputs] (torch.nn.Linear, as nanoGPT saves them) instead of [inputs, outputs].
             self.by_output = self._is_linear_layout()
             self._check()
+            _tell_extras(f"{self.directory}: ", extras)
         except (InputError, InputTypeError) as error:
             self.close()
             message = str(error)
@@ -178,9 +118,28 @@ class Checkpoint:
         """The bare names of the tensors, in the order of the network."""
         return list(expected_shapes(self.config))
 
-    def _shape(self, name: str) -> Shape:
+    def _slice(self, name: str) -> st.TensorSlice:
         source = self._names[name]
-        return tuple(self._file_of[source].get_slice(source).get_shape())
+        return self._file_of[source].get_slice(source)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._slice(name).get_shape())
+
+    def _equal(self, first: str, second: str) -> bool:
+        """Whether two tensors have the same values, of which no more is read than up to the first difference."""
+        a, b = self._slice(first), self._slice(second)
+        if a.get_shape() != b.get_shape() or not a.get_shape():
+            return False
+        if a.get_dtype() != b.get_dtype() and not {a.get_dtype(), b.get_dtype()} <= set(_FLOATS):
+            return False
+        rows = max(_COMPARED // max(prod(a.get_shape()[1:]), 1), 1)
+        for i in range(0, len(a), rows):
+            left, right = a[i : i + rows], b[i : i + rows]
+            if a.get_dtype() != b.get_dtype():
+                left, right = st.as_float32(left, a.get_dtype()), st.as_float32(right, b.get_dtype())
+            if left.tobytes() != right.tobytes():
+                return False
+        return True
 
     def _is_linear_layout(self) -> bool:
         # c_attn tells: its two sides differ.  The square c_proj then follows the others.
@@ -190,8 +149,8 @@ class Checkpoint:
     def _check(self) -> None:
         problems = []
         types = []
-        expected = expected_shapes(self.config)
-        panels = packed_names(self.config) if self.packed else []
+        expected = dict(expected_shapes(self.config))
+        panels = set(packed_names(self.config)) if self.packed else set()
         if self.packed:
             from gpt2fast.kernels.linear import packed_size  # ordinary files are looked at without compiled modules
 
@@ -200,18 +159,21 @@ class Checkpoint:
             if name not in self._names:
                 problems.append(f"{name} {list(shape)} is missing")
                 continue
-            wanted = shape[::-1] if self.by_output and _is_matrix(name) else shape
+            wanted = shape[::-1] if self.by_output and is_matrix(name) else shape
             found = self._shape(name)
             if found != wanted:
                 problems.append(f"{self._names[name]} is {list(found)}, expected {list(wanted)}")
-            source = self._names[name]
-            dtype = self._file_of[source].get_slice(source).get_dtype()
+            dtype = self._slice(name).get_dtype()
             allowed = ("U8",) if name in panels else _FLOATS
             if dtype not in allowed:
-                types.append(f"{source} is of type {dtype}, expected one of {', '.join(allowed)}")
-        problems += [
-            f"{source} is not part of this model" for name, source in self._names.items() if name not in expected
-        ]
+                types.append(f"{self._names[name]} is of type {dtype}, expected one of {', '.join(allowed)}")
+        unknown = [source for name, source in self._names.items() if name not in expected]
+        problems += [f"{source} is not part of this model" for source in unknown]
+        explanation = explain_unknown(unknown, expected)
+        if explanation is not None:
+            problems = [explanation, *problems]
+        elif "lm_head.weight" in expected and "lm_head.weight" not in self._names and "wte.weight" in self._names:
+            problems = ['the output head is not stored; is "tie_word_embeddings": true meant?', *problems]
         if self.config.bias and not any(name.endswith(".bias") for name in self._names):
             problems = ['there are no biases, as in many checkpoints of nanoGPT; is "bias": false meant?', *problems]
         if types and not problems:
@@ -221,20 +183,17 @@ class Checkpoint:
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The values of one tensor, by its bare name, as C-contiguous float32; half precision is widened exactly."""
-        source = self._names[name]
-        file = self._file_of[source]
-        return st.as_float32(file.get_tensor(source), file.get_slice(source).get_dtype())
+        part = self._slice(name)
+        return st.as_float32(part[...], part.get_dtype())
 
     def rows(self, name: str, first: int, last: int) -> npt.NDArray[np.float32]:
         """The rows `first` to `last` of one tensor, likewise; the others are not read."""
-        source = self._names[name]
-        part = self._file_of[source].get_slice(source)
+        part = self._slice(name)
         return st.as_float32(part[first:last], part.get_dtype())
 
     def panels(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of one packed tensor."""
-        source = self._names[name]
-        return self._file_of[source].get_tensor(source)
+        return self._slice(name)[...]
 
     def close(self) -> None:
         """Close the files."""
@@ -252,6 +211,15 @@ class Checkpoint:
 
 def _shorten(problems: list[str], limit: int = 12) -> list[str]:
     return problems if len(problems) <= limit else [*problems[:limit], f"and {len(problems) - limit} more"]
+
+
+def _tell_extras(where: str, names: list[str]) -> None:
+    """Warn of tensors that are left out though they are known, since who put them there may have meant them."""
+    if names:
+        warnings.warn(
+            f"{where}left out, as they are no part of a language model: {', '.join(_shorten(sorted(names)))}",
+            stacklevel=4,  # who called from_pretrained or from_tensors
+        )
 
 
 def _nothing_found(directory: Path) -> str:
@@ -274,10 +242,12 @@ class Arrays:
     by_output = False
 
     def __init__(self, config: Config, tensors: Mapping[str, npt.ArrayLike]) -> None:
-        self.config = config
-        names = match_names(tensors, tied=config.tie_word_embeddings)
-        expected = expected_shapes(config)
+        names, extras = match_names(tensors)
         self._arrays = {name: np.ascontiguousarray(tensors[source], np.float32) for name, source in names.items()}
+        kept = {name: name for name in self._arrays}
+        self.config = settle_head(config, kept, lambda a, b: np.array_equal(self._arrays[a], self._arrays[b]))
+        self._arrays = {name: self._arrays[source] for name, source in kept.items()}
+        expected = expected_shapes(self.config)
         problems = [f"{name} {list(shape)} is missing" for name, shape in expected.items() if name not in self._arrays]
         problems += [f"{name} is not part of this model" for name in self._arrays if name not in expected]
         problems += [
@@ -286,7 +256,10 @@ class Arrays:
             if name in expected and array.shape != expected[name]
         ]
         if problems:
+            explanation = explain_unknown([name for name in self._arrays if name not in expected], expected)
+            problems = ([] if explanation is None else [explanation]) + problems
             raise InputError(f"the weights do not fit the configuration: {'; '.join(_shorten(problems))}")
+        _tell_extras("", extras)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The values of one tensor, by its bare name."""

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint, expected_shapes
+from gpt2fast.checkpoint.names import expected_shapes
+from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint
 from gpt2fast.errors import InputError
 from gpt2fast.model.backend import (
     Backend,
@@ -68,7 +69,6 @@ class GPT2:
     ) -> None:
         #: The configuration, a `gpt2fast.Config`.
         self.config = parameters.config
-        #: Threads that every call uses.
         self.num_threads = resolve_num_threads(num_threads)
         #: How the matrices are kept: "float32", "float16", "bfloat16", "int8" or "int4".
         self.dtype = backend.dtype
@@ -149,6 +149,15 @@ class GPT2:
         """
         return self._load(self._parameters, self._backend.with_dtype(dtype), self.num_threads)
 
+    @property
+    def num_threads(self) -> int:
+        """Threads that every call uses.  Raises InputError where it is set to what is no positive whole number."""
+        return self._num_threads
+
+    @num_threads.setter
+    def num_threads(self, num_threads: int | None) -> None:
+        self._num_threads = resolve_num_threads(num_threads)
+
     def __repr__(self) -> str:
         c = self.config
         return (
@@ -171,10 +180,12 @@ class GPT2:
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> Cache:
         """An empty cache for `batch` sequences of up to `capacity` tokens each (default: the model's context).
 
-        Memory is taken as tokens come.  Raises InputError where the capacity is over the model's context.
+        Memory is taken as tokens come.  Raises InputError where the capacity is over the model's context, and
+        OutOfMemoryError where the system would not have the memory for all of it.
         """
         limit = self.config.n_ctx
-        capacity = limit if capacity is None else capacity
+        batch = whole_number("batch", batch, least=1)
+        capacity = limit if capacity is None else whole_number("capacity", capacity, least=1)
         if capacity > limit:
             raise InputError(f"capacity is {capacity}; the model's context is {limit} tokens")
         config = self.config

@@ -16,16 +16,9 @@ import numpy.typing as npt
 
 from gpt2fast import safetensors as st
 from gpt2fast._internal.atomic import atomic_write
-from gpt2fast.checkpoint.config import Config
-from gpt2fast.checkpoint.weights import (
-    BLOCK_MATRICES,
-    TABLES,
-    Arrays,
-    Checkpoint,
-    inputs_and_outputs,
-    packed_metadata,
-    packed_names,
-)
+from gpt2fast.checkpoint.config import ACTIVATIONS, Config
+from gpt2fast.checkpoint.names import BLOCK_MATRICES, TABLES, inputs_and_outputs, packed_names
+from gpt2fast.checkpoint.weights import Arrays, Checkpoint, packed_metadata
 from gpt2fast.model.backend import Backend, Network, StoredWeight
 
 if TYPE_CHECKING:
@@ -137,7 +130,7 @@ def assemble(source: Source, backend: Backend) -> tuple[Network, Parameters]:
     made.others["wpe.weight"] = tensor("wpe.weight")
     network = backend.transformer(
         n_head=config.n_head,
-        activation=config.activation_function,
+        activation=ACTIVATIONS[config.activation_function],
         epsilon=config.layer_norm_epsilon,
         wte=wte,
         wpe=backend.vector(made.others["wpe.weight"]),

@@ -61,8 +61,8 @@ def path_name(path: object) -> str:
     return name
 
 
-def open_file(path: str | os.PathLike[str]) -> FileIO:
-    """The file, opened for reading.
+def open_file(path: str | os.PathLike[str], what: str = "a safetensors file") -> FileIO:
+    """The file, opened for reading; `what` it is says a message.
 
     Raises MissingFileError where there is none, InputError where it is a directory, a pipe or a device.
     """
@@ -72,7 +72,7 @@ def open_file(path: str | os.PathLike[str]) -> FileIO:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-            raise InputError(f"{name}: is {kind}, expected a safetensors file")
+            raise InputError(f"{name}: is {kind}, expected {what}")
         return FileIO(path)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(f"{name}: there is no such file") from None

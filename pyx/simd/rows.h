@@ -16,7 +16,7 @@
 /* Successive inputs that share a scale in quantised weights and activations. */
 #define GF_GROUP 64
 
-enum gf_activation { GF_LINEAR = 0, GF_GELU_NEW, GF_GELU, GF_RELU, GF_SILU };
+enum gf_activation { GF_LINEAR = 0, GF_GELU_NEW, GF_GELU, GF_RELU, GF_SILU, GF_QUICK_GELU, GF_TANH };
 
 /* What happens to a product before it is stored: y = activation(product + bias), or y += product + bias. */
 typedef struct {

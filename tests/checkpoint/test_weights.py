@@ -15,7 +15,7 @@ from paths import DATA
 from gpt2fast import Error, InputError, InputTypeError, MissingFileError
 from gpt2fast import safetensors as st
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.checkpoint.weights import TABLES, expected_shapes
+from gpt2fast.checkpoint.names import TABLES, expected_shapes
 from gpt2fast.model.gpt2 import GPT2
 
 CASES = DATA / "cases"

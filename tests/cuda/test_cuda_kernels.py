@@ -24,6 +24,8 @@ pytestmark = pytest.mark.skipif(
     COMPILER is None or sys.platform != "linux", reason="the emulation takes g++ and the C library of Linux"
 )
 
+FUNCTIONS = ["gelu_new", "gelu", "relu", "silu", "quick_gelu", "tanh"]
+
 # Of the largest value: a rounding to the dtype and a little for sums in another order.
 TOLERANCE = {"float32": 2e-6, "float16": 2**-10, "bfloat16": 2**-7}
 
@@ -82,7 +84,7 @@ def test_layer_norm(dtype, width, biased):
     agree(operation, dtype)
 
 
-@pytest.mark.parametrize("function", ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"])
+@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("width", [1, 48, 257])
 def test_activate(dtype, function, width):
     def operation(do):
@@ -94,7 +96,7 @@ def test_activate(dtype, function, width):
 
 def test_activate_far_out(dtype):
     x = np.array([[-200, -88, -20, -1e-8, 0, 1e-8, 20, 88, 200]], np.float32)
-    for function in ("gelu_new", "gelu", "relu", "silu"):
+    for function in FUNCTIONS:
         agree(lambda do, f=function: [do.activate(do.device.upload(x), do.device.upload(x[0] * 0), f)], dtype)
 
 

@@ -57,6 +57,8 @@ def test_what_is_not_finite_passes_on(dtype):
     for value in (np.nan, np.inf):
         x = np.array([[1, value, 2]], np.float32)
         for activation in reference.ACTIVATIONS:
+            if activation == "tanh" and value == np.inf:
+                continue  # 1, by definition
             assert not np.isfinite(weight.multiply(x, activation=activation)).any()
         damaged = Weight.panels(x.T.copy(), dtype=dtype)
         assert not np.isfinite(damaged.multiply(np.ones((1, 3), np.float32))).any()

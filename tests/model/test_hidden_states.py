@@ -9,7 +9,8 @@ import pytest
 import reference_model
 
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.checkpoint.weights import Checkpoint, expected_shapes
+from gpt2fast.checkpoint.names import expected_shapes
+from gpt2fast.checkpoint.weights import Checkpoint
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 from gpt2fast.hub.models import resolve
 from gpt2fast.language_model import LanguageModel

@@ -176,7 +176,7 @@ class Twins:
             exact[...] = result
 
     def activate(self, x, bias, function, width, out):
-        name = ["gelu_new", "gelu", "relu", "silu"][function]
+        name = ["gelu_new", "gelu", "relu", "silu", "quick_gelu", "tanh"][function]
         out[...] = narrow(ACTIVATIONS[name](x + bias).astype(np.float32), self.dtype)
 
     def append(self, qkv, bias, positions, texts, tables, blocks, layer, heads):

@@ -11,6 +11,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from gpt2fast.checkpoint.config import ACTIVATIONS as FORMULAS
+
 
 def gelu_new(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -28,6 +30,10 @@ def silu(x):
     return x * 0.5 * (1 + np.tanh(x / 2))  # the logistic function, written so that nothing overflows
 
 
+def quick_gelu(x):
+    return silu(1.702 * x) / 1.702  # x times the logistic function of 1.702 x
+
+
 def identity(x):
     return x
 
@@ -35,10 +41,11 @@ def identity(x):
 ACTIVATIONS = {
     "linear": identity,
     "gelu_new": gelu_new,
-    "gelu_pytorch_tanh": gelu_new,
     "gelu": gelu,
     "relu": relu,
     "silu": silu,
+    "quick_gelu": quick_gelu,
+    "tanh": np.tanh,
 }
 
 
@@ -110,7 +117,7 @@ def residuals(ids, config, tensors, kept=np.asarray):
         h = product(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn")  # [T, 3E]
         x = x + product(attention(h, config.n_head, config.attention_scale(i), kept), f"h.{i}.attn.c_proj")
         stages.append(x)
-        h = product(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc", config.activation_function)  # [T, n_inner]
+        h = product(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc", FORMULAS[config.activation_function])  # [T, n_inner]
         x = x + product(h, f"h.{i}.mlp.c_proj")
         stages.append(x)
     return [*stages, norm(x, "ln_f")]

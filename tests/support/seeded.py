@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.checkpoint.weights import expected_shapes
+from gpt2fast.checkpoint.names import expected_shapes
 
 SIZES = {  # layers, heads, width
     "gpt2": (12, 12, 768),

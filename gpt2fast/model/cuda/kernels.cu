@@ -143,8 +143,10 @@ extern "C" __global__ void activate(const float *x, const float *bias, int funct
         value = 0.5f * value * (1.0f + erff(0.7071067812f * value));
     else if (function == 2)  // relu
         value = value < 0.0f ? 0.0f : value;
-    else  // silu, the logistic function written so that nothing overflows
-        value = value * 0.5f * (1.0f + tanhf(0.5f * value));
+    else if (function == 5)  // tanh
+        value = tanhf(value);
+    else  // silu and quick_gelu: the logistic function of value or of 1.702 value, written so that nothing overflows
+        value = value * 0.5f * (1.0f + tanhf((function == 3 ? 0.5f : 0.851f) * value));
     out[place] = narrow(value);
 }
 

@@ -24,7 +24,7 @@ DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.floa
 BLOCK, QUERIES, MAX_HEAD_DIM = 32, 4, 512
 _ATTENTION_THREADS, _CHOICE_THREADS = 128, 1024
 
-_FUNCTIONS = {"gelu_new": 0, "gelu_pytorch_tanh": 0, "gelu": 1, "relu": 2, "silu": 3}
+_FUNCTIONS = {"gelu_new": 0, "gelu": 1, "relu": 2, "silu": 3, "quick_gelu": 4, "tanh": 5}
 _KERNELS = ["embed", "layer_norm", "activate", "append", "attend"]
 
 # cuBLAS's and CUDA's numbers: operations, types, the type of sums, the choice of an algorithm.

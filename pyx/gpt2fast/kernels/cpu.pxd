@@ -52,5 +52,7 @@ cdef extern from "runtime/pool.h":
 
 cdef const gf_rows *rows
 cdef void parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) noexcept nogil
+cdef int checked_threads(num_threads) except -1
+cdef size_t checked_size(size) except? 0
 cdef void *allocate(size_t size) except NULL
 cdef void release(void *data, size_t size) noexcept

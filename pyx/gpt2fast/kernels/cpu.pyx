@@ -3,7 +3,8 @@
 # one table and one pool in the process.
 import os
 
-from gpt2fast.errors import CpuLevelError
+from gpt2fast._internal.arguments import whole_number
+from gpt2fast.errors import CpuLevelError, OutOfMemoryError
 
 cdef extern from "simd/rows.h":
     const gf_rows *gf_rows_for(const char *name, int *known)
@@ -22,10 +23,22 @@ cdef void parallel_for(gf_task task, void *context, int64_t count, int64_t grain
     gf_parallel_for(task, context, count, grain, num_threads)
 
 
+cdef int checked_threads(num_threads) except -1:
+    """The number of threads for the kernels, which divide by it: at least 1, and no more than the pool has."""
+    return min(whole_number("num_threads", num_threads, least=1), GPT2FAST_MAX_THREADS)
+
+
+cdef size_t checked_size(size) except? 0:
+    """A number of bytes that was computed in Python's integers, from the numbers of a file or a caller."""
+    if not 0 <= size < 2**62:
+        raise OutOfMemoryError(f"no memory for {size:,} bytes")
+    return size
+
+
 cdef void *allocate(size_t size) except NULL:
     cdef void *data = gf_allocate(size)
     if data == NULL:
-        raise MemoryError(f"no memory for {size:,} bytes")
+        raise OutOfMemoryError(f"no memory for {size:,} bytes")
     return data
 
 

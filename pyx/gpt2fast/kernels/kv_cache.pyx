@@ -7,41 +7,47 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from gpt2fast.kernels.cpu cimport GF_BLOCK, allocate, release
+from gpt2fast.kernels.cpu cimport GF_BLOCK, allocate, checked_size, release
 
 import numpy as np
 
-from gpt2fast.errors import InputError
+from gpt2fast._internal.arguments import whole_number
+from gpt2fast.errors import InputError, OutOfMemoryError
 
 
 cdef class KVCache:
     """Keys and values of up to `capacity` tokens for each of `batch` rows, as "float32" or, in half the memory and less
     exactly, "bfloat16".  Memory is taken as tokens come."""
 
-    def __init__(self, *, int64_t n_layer, int64_t n_head, int64_t head_dim, int64_t batch, int64_t capacity,
-                 str dtype="float32"):
-        if batch < 1:
-            raise InputError(f"batch is {batch}; a cache needs at least one row")
-        if capacity < 1:
-            raise InputError(f"capacity is {capacity}; a cache needs room for at least one token")
+    def __init__(self, *, n_layer, n_head, head_dim, batch, capacity, str dtype="float32"):
+        n_layer, n_head, head_dim, batch, capacity = [
+            whole_number(name, value, least=1) for name, value in (
+                ("n_layer", n_layer), ("n_head", n_head), ("head_dim", head_dim), ("batch", batch),
+                ("capacity", capacity),
+            )
+        ]
         if dtype not in ("float32", "bfloat16"):
             raise InputError(f"the cache's dtype is {dtype!r}; expected 'float32' or 'bfloat16'")
         if self.data != NULL:
             raise TypeError("a KVCache cannot be initialised twice")
+        # In Python's integers, which never wrap around; what fits as a whole fits in its parts.
+        ld_values = (head_dim + 15) // 16 * 16
+        head_size = GF_BLOCK * (head_dim + ld_values)
+        half = dtype == "bfloat16"
+        block_bytes = n_layer * n_head * head_size * (2 if half else 4)
+        blocks_per_row = (capacity + GF_BLOCK - 1) // GF_BLOCK
+        cdef size_t size = checked_size(batch * blocks_per_row * block_bytes)
         self.n_layer, self.n_head, self.head_dim, self.batch, self.capacity = n_layer, n_head, head_dim, batch, capacity
-        self.ld_values = (head_dim + 15) // 16 * 16
-        self.half = dtype == "bfloat16"
-        self.head_size = GF_BLOCK * (head_dim + self.ld_values)
-        self.block_bytes = n_layer * n_head * self.head_size * (2 if self.half else 4)
-        self.blocks_per_row = (capacity + GF_BLOCK - 1) // GF_BLOCK
+        self.ld_values, self.head_size, self.half = ld_values, head_size, half
+        self.block_bytes, self.blocks_per_row = block_bytes, blocks_per_row
         self.free = []
-        self.size = <size_t> (batch * self.blocks_per_row * self.block_bytes)
-        self.tables = <void **> calloc(batch * self.blocks_per_row, sizeof(void *))
+        self.tables = <void **> calloc(batch * blocks_per_row, sizeof(void *))
         self.row_lengths = <int64_t *> calloc(batch, sizeof(int64_t))
-        self.references = <int32_t *> calloc(batch * self.blocks_per_row, sizeof(int32_t))
+        self.references = <int32_t *> calloc(batch * blocks_per_row, sizeof(int32_t))
         if self.tables == NULL or self.row_lengths == NULL or self.references == NULL:
-            raise MemoryError(f"no memory for the tables of a cache of {batch} rows of {capacity} tokens")
-        self.data = <char *> allocate(self.size)
+            raise OutOfMemoryError(f"no memory for the tables of a cache of {batch} rows of {capacity} tokens")
+        self.data = <char *> allocate(size)
+        self.size = size
 
     def __dealloc__(self):
         if self.data != NULL:

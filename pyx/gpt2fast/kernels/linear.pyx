@@ -11,7 +11,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from gpt2fast.kernels.cpu cimport (
-    GF_GROUP, GF_MAX_ROWS, GF_PANEL, allocate, gf_epilogue, gf_group, parallel_for, release, rows,
+    GF_GROUP, GF_MAX_ROWS, GF_PANEL, allocate, checked_size, checked_threads, gf_epilogue, gf_group, parallel_for, release,
+    rows,
 )
 from gpt2fast.kernels.packing cimport (
     BLAS_COLUMNS, BLAS_ROWS, PANEL_BFLOAT16, PANEL_FLOAT32, PANEL_INT4, PANEL_INT8, Layout, Packing, pack_panel,
@@ -20,7 +21,9 @@ from gpt2fast.kernels.packing cimport (
 
 import numpy as np
 
-ACTIVATIONS = {"linear": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu": 2, "relu": 3, "silu": 4}
+from gpt2fast.errors import InputError, OutOfMemoryError
+
+ACTIVATIONS = {"linear": 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4, "quick_gelu": 5, "tanh": 6}
 
 cdef dict PANEL_LAYOUTS = {
     "float32": PANEL_FLOAT32, "bfloat16": PANEL_BFLOAT16, "int8": PANEL_INT8, "int4": PANEL_INT4,
@@ -32,12 +35,23 @@ cdef enum:
     # Outputs that `panels_of` reads at once: some megabytes, and whole panels.
     PART = 2048
 
+# Inputs or outputs of a weight are fewer, so that no number below wraps around.
+LIMIT = 2**40
+
 blas_product = NULL
 
 
-def packed_size(int64_t k, int64_t n, str dtype):
+def packed_size(k, n, str dtype):
     """The bytes that the panels of a weight of k inputs and n outputs take as that dtype."""
-    return (n + GF_PANEL - 1) // GF_PANEL * panel_bytes(PANEL_LAYOUTS[dtype], k)
+    return _panels_size(PANEL_LAYOUTS[dtype], k, n)
+
+
+cdef object _panels_size(Layout layout, k, n):
+    # In Python's integers, which never wrap around: k and n may be numbers of a file.
+    if not (0 <= k < LIMIT and 0 <= n < LIMIT):
+        raise InputError(f"a weight of {k} inputs and {n} outputs is too large")
+    cdef object size = panel_bytes(layout, k)
+    return (n + GF_PANEL - 1) // GF_PANEL * size
 
 
 cdef struct Product:
@@ -212,20 +226,21 @@ cdef class Weight:
             release(<void *> self.matrix.data, self.size)
 
     @staticmethod
-    def panels(const float[:, ::1] values, bias=None, *, str dtype="float32", bint by_output=False, int num_threads=1):
+    def panels(const float[:, ::1] values, bias=None, *, str dtype="float32", bint by_output=False, num_threads=1):
         """The weight repacked into panels of 32 outputs, as "float32", "bfloat16", "int8" or "int4".
 
         bfloat16 rounds to nearest even; int8 and int4 have a scale for each output and group of 64 inputs.
         """
         cdef Weight self = Weight.__new__(Weight)
         cdef int64_t k = values.shape[1 if by_output else 0], n = values.shape[0 if by_output else 1]
+        cdef int threads = checked_threads(num_threads)
         self._allocate(PANEL_LAYOUTS[dtype], k, n)
         self._take_bias(bias)
-        self._fill(values, 0, by_output, num_threads)
+        self._fill(values, 0, by_output, threads)
         return self
 
     @staticmethod
-    def packed(const uint8_t[::1] data, bias=None, *, int64_t k, int64_t n, str dtype):
+    def packed(const uint8_t[::1] data, bias=None, *, k, n, str dtype):
         """The weight whose panels' bytes are `data`, as `panels_data` gives them for that shape and dtype."""
         cdef Weight self = Weight.__new__(Weight)
         if data.shape[0] != packed_size(k, n, dtype):
@@ -237,16 +252,17 @@ cdef class Weight:
         return self
 
     @staticmethod
-    def panels_of(read, int64_t n, int64_t k, *, str dtype="float32", int num_threads=1):
+    def panels_of(read, int64_t n, int64_t k, *, str dtype="float32", num_threads=1):
         """The weight of n outputs that `read(first, last)` gives as float32 [last - first, k], a part at a time.
 
         So a table of embeddings is packed without a second copy of it.
         """
         cdef Weight self = Weight.__new__(Weight)
         cdef int64_t first
+        cdef int threads = checked_threads(num_threads)
         self._allocate(PANEL_LAYOUTS[dtype], k, n)
         for first in range(0, n, PART):
-            self._fill(read(first, min(first + PART, n)), first, True, num_threads)
+            self._fill(read(first, min(first + PART, n)), first, True, threads)
         return self
 
     @staticmethod
@@ -283,8 +299,9 @@ cdef class Weight:
 
     cdef int _allocate(self, Layout layout, int64_t k, int64_t n) except -1:
         self._describe(layout, k, n)
-        self.size = <size_t> ((n + GF_PANEL - 1) // GF_PANEL * panel_bytes(layout, k))
-        self.matrix.data = allocate(self.size)
+        cdef size_t size = checked_size(_panels_size(layout, k, n))
+        self.matrix.data = allocate(size)
+        self.size = size
         return 0
 
     cdef int _take_bias(self, bias) except -1:
@@ -348,7 +365,7 @@ cdef class Weight:
         """The float32 weights [k, n] as a new array, whatever the layout."""
         return np.ascontiguousarray(self.outputs(0, self.matrix.n).T)
 
-    def multiply(self, const float[:, ::1] x, *, str activation="linear", add_to=None, int num_threads=1):
+    def multiply(self, const float[:, ::1] x, *, str activation="linear", add_to=None, num_threads=1):
         """activation(x w + b) as float32 [m, n], or `add_to` [m, n] plus x w + b."""
         cdef float[:, ::1] y
         cdef void *scratch
@@ -358,14 +375,15 @@ cdef class Weight:
         if y.shape[0] != x.shape[0] or y.shape[1] != self.matrix.n:
             raise ValueError(f"add_to is {y.shape[0]} by {y.shape[1]}, the product {x.shape[0]} by {self.matrix.n}")
         cdef int function = ACTIVATIONS[activation], accumulate = add_to is not None
+        cdef int threads = checked_threads(num_threads)
         if accumulate and function != 0:
             raise ValueError(f"activation {activation!r} cannot be combined with add_to")
         if x.shape[0]:
             scratch = malloc(scratch_size(x.shape[0], x.shape[1]))
             if scratch == NULL:
-                raise MemoryError("no memory for quantised activations")
+                raise OutOfMemoryError("no memory for quantised activations")
             with nogil:
                 linear(&self.matrix, &x[0, 0], x.shape[1], x.shape[0], function, accumulate, &y[0, 0],
-                       self.matrix.n, scratch, num_threads)
+                       self.matrix.n, scratch, threads)
             free(scratch)
         return np.asarray(y)

@@ -1,7 +1,7 @@
 """LayerNorm (Ba, Kiros and Hinton 2016, https://arxiv.org/abs/1607.06450) of rows of activations."""
 from libc.stdint cimport int64_t
 
-from gpt2fast.kernels.cpu cimport parallel_for, rows
+from gpt2fast.kernels.cpu cimport checked_threads, parallel_for, rows
 
 import numpy as np
 
@@ -35,14 +35,15 @@ cdef void layer_norm(const LayerNorm *norm, const float *x, int64_t ldx, int64_t
 
 
 def layer_norm_rows(const float[:, ::1] x, const float[::1] weight, const float[::1] bias, float epsilon, *,
-                    int num_threads=1):
+                    num_threads=1):
     """LayerNorm of each row of x [m, n] as a new float32 array: the kernel alone, for tests and benchmarks."""
     cdef LayerNorm norm
+    cdef int threads = checked_threads(num_threads)
     cdef float[:, ::1] y = np.empty((x.shape[0], x.shape[1]), np.float32)
     if not x.shape[1] == weight.shape[0] == bias.shape[0]:
         raise ValueError(f"x has {x.shape[1]} columns, weight {weight.shape[0]} and bias {bias.shape[0]} values")
     if x.shape[0] and x.shape[1]:
         norm.weight, norm.bias, norm.epsilon, norm.n = &weight[0], &bias[0], epsilon, x.shape[1]
         with nogil:
-            layer_norm(&norm, &x[0, 0], x.shape[1], x.shape[0], &y[0, 0], x.shape[1], num_threads)
+            layer_norm(&norm, &x[0, 0], x.shape[1], x.shape[0], &y[0, 0], x.shape[1], threads)
     return np.asarray(y)

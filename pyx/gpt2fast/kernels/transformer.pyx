@@ -8,14 +8,16 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from gpt2fast.kernels.attention cimport TILE_ROWS, Heads, Segment, Tile, attention
-from gpt2fast.kernels.cpu cimport GF_BLOCK, GF_PANEL, allocate, parallel_for, release
+from gpt2fast.kernels.cpu cimport (
+    GF_BLOCK, GF_PANEL, allocate, checked_size, checked_threads, parallel_for, release,
+)
 from gpt2fast.kernels.kv_cache cimport KVCache
 from gpt2fast.kernels.linear cimport Matrix, Weight, linear, read_column, scratch_size
 from gpt2fast.kernels.norm cimport LayerNorm, layer_norm
 
 import numpy as np
 
-from gpt2fast.errors import InputError
+from gpt2fast.errors import InputError, OutOfMemoryError
 from gpt2fast.kernels.linear import ACTIVATIONS
 
 
@@ -54,9 +56,12 @@ cdef class Workspace:
         self.rows, self.num_threads = rows, num_threads
         self.ld_embd, self.ld_qkv, self.ld_inner = _padded(n_embd), _padded(3 * n_embd), _padded(n_inner)
         self.ld_scores = 4 * ((capacity + GF_BLOCK - 1) // GF_BLOCK * GF_BLOCK) + 16
-        self.size = <size_t> (rows * (2 * self.ld_embd + self.ld_qkv + self.ld_inner)
-                              + num_threads * self.ld_scores) * sizeof(float) + scratch_size(rows, max(n_embd, n_inner))
-        self.x = <float *> allocate(self.size)
+        cdef size_t size = checked_size(
+            (<object> rows * (2 * self.ld_embd + self.ld_qkv + self.ld_inner) + <object> num_threads * self.ld_scores)
+            * sizeof(float) + scratch_size(rows, max(n_embd, n_inner))
+        )
+        self.x = <float *> allocate(size)
+        self.size = size
         self.h = self.x + rows * self.ld_embd
         self.qkv = self.h + rows * self.ld_embd
         self.inner = self.qkv + rows * self.ld_qkv
@@ -123,7 +128,7 @@ cdef class Transformer:
         self.keep = (wte, wpe, blocks, ln_f, head)
         self.blocks = <Block *> malloc(self.n_layer * sizeof(Block))
         if self.blocks == NULL:
-            raise MemoryError("no memory for the table of layers")
+            raise OutOfMemoryError("no memory for the table of layers")
         for i, block in enumerate(blocks):
             self.blocks[i].ln_1 = _norm(block["ln_1"], epsilon)
             self.blocks[i].c_attn = _matrix(block["c_attn"])
@@ -138,7 +143,7 @@ cdef class Transformer:
         free(self.blocks)
 
     def forward(self, KVCache cache not None, const int64_t[::1] cache_rows, const int64_t[::1] counts,
-                const int32_t[::1] ids, const int64_t[::1] outputs, *, int num_threads=1):
+                const int32_t[::1] ids, const int64_t[::1] outputs, *, num_threads=1):
         """The final hidden states after some of the new tokens, whose keys and values are now in the cache.
 
         Row `cache_rows[s]` of the cache grows by `counts[s]` tokens; `ids` holds all of them, one row after another.
@@ -147,12 +152,12 @@ cdef class Transformer:
         twice.  Raises InputError where a row would outgrow the cache, before anything is changed.
         """
         cdef float[:, ::1] out = np.empty((outputs.shape[0], self.n_embd), np.float32)
-        self._pass(cache, cache_rows, counts, ids, outputs, None, self.n_layer, out, num_threads)
+        self._pass(cache, cache_rows, counts, ids, outputs, None, self.n_layer, out, checked_threads(num_threads))
         return np.asarray(out)
 
     def residual(self, KVCache cache not None, const int64_t[::1] cache_rows, const int64_t[::1] counts,
                  const int32_t[::1] ids, const int64_t[::1] outputs, const int64_t[::1] stages not None, *,
-                 int num_threads=1):
+                 num_threads=1):
         """The residual stream at `stages`, at least one, in growing order: float32 [len(stages), len(outputs), n_embd].
 
         At stage 0 it is the embeddings, at 2 i + 1 and 2 i + 2 what attention and MLP of layer i have made of it, at
@@ -162,22 +167,23 @@ cdef class Transformer:
         cdef int64_t n = stages.shape[0], w = outputs.shape[0]
         cdef int64_t n_layer = min((stages[n - 1] + 1) // 2, self.n_layer)
         cdef float[:, ::1] out = np.empty((n * w, self.n_embd), np.float32)
-        self._pass(cache, cache_rows, counts, ids, outputs, stages, n_layer, out, num_threads)
+        self._pass(cache, cache_rows, counts, ids, outputs, stages, n_layer, out, checked_threads(num_threads))
         return np.asarray(out).reshape(n, w, self.n_embd)
 
-    def logits(self, const float[:, ::1] states, *, int num_threads=1):
+    def logits(self, const float[:, ::1] states, *, num_threads=1):
         """The logits float32 [w, vocab_size] that the head makes of final hidden states [w, n_embd]."""
+        cdef int threads = checked_threads(num_threads)
         cdef int64_t i, w = states.shape[0]
         cdef float[:, ::1] out = np.empty((w, self.vocab_size), np.float32)
         if w == 0:
             return np.asarray(out)
         if states.shape[1] != self.n_embd:
             raise InputError(f"the hidden states are {states.shape[1]} wide; expected {self.n_embd}")
-        cdef Workspace space = self._take_workspace(w, 1, num_threads)
+        cdef Workspace space = self._take_workspace(w, 1, threads)
         with nogil:
             for i in range(w):
                 memcpy(space.h + i * space.ld_embd, &states[i, 0], self.n_embd * sizeof(float))
-            linear(&self.head, space.h, space.ld_embd, w, 0, 0, &out[0, 0], self.vocab_size, space.scratch, num_threads)
+            linear(&self.head, space.h, space.ld_embd, w, 0, 0, &out[0, 0], self.vocab_size, space.scratch, threads)
         self.workspace = space
         return np.asarray(out)
 
@@ -211,7 +217,7 @@ cdef class Transformer:
         if segments == NULL or tiles == NULL:
             free(segments)
             free(tiles)
-            raise MemoryError(f"no memory for a pass over {m} tokens")
+            raise OutOfMemoryError(f"no memory for a pass over {m} tokens")
         n_tiles = r = 0
         for s in range(n_segments):
             segments[s].blocks = cache.tables + cache_rows[s] * cache.blocks_per_row

@@ -1,6 +1,6 @@
 /* The functions of one variable that the network needs, in float32.
  *
- * The polynomials are minimax approximations of their own (Remez exchange at 200 bits, coefficients rounded to float32);
+ * The polynomials, but tanh's, are minimax approximations of their own (Remez exchange at 200 bits, coefficients rounded to float32);
  * errors are in units in the last place (ULP) of the exact result, the largest over all floats of the range. */
 
 /* e to the x, within 1 ULP; 0 below -87.3, infinity above 88.37, NaN for NaN.
@@ -56,12 +56,28 @@ GF_INLINE vf vgelu_new(vf x) { return vlogistic(x, x * vfma(x * x, splat(0.07135
 /* 0.5 x (1 + erf(x / sqrt 2)). */
 GF_INLINE vf vgelu(vf x) { return splat(0.5f) * x * (splat(1.0f) + verf(x * splat(0.707106781f))); }
 
+/* tanh: under 0.625 a polynomial in x^2 (Moshier's Cephes tanhf), where the other form cancels; then 1 - 2 / (e^2x + 1). */
+GF_INLINE vf vtanh(vf x) {
+    const vf magnitude = (vf)((vi)x & 0x7fffffff);
+    vf z = x * x;
+    vf p = splat(-5.70498872745e-3f);
+    p = vfma(p, z, splat(2.06390887954e-2f));
+    p = vfma(p, z, splat(-5.37397155531e-2f));
+    p = vfma(p, z, splat(1.33314422036e-1f));
+    p = vfma(p, z, splat(-3.33332819422e-1f));
+    const vf far = splat(1.0f) - splat(2.0f) / (vexp(magnitude + magnitude) + splat(1.0f));
+    const vf signed_far = (vf)((vi)far | ((vi)x & INT32_MIN));
+    return choose(magnitude < splat(0.625f), vfma(p * z, x, x), signed_far);
+}
+
 GF_INLINE vf vactivate(vf x, int activation) {
     switch (activation) {
         case GF_GELU_NEW: return vgelu_new(x);
         case GF_GELU: return vgelu(x);
         case GF_RELU: return choose(x < splat(0.0f), splat(0.0f), x); /* NaN stays NaN */
         case GF_SILU: return vlogistic(x, x);
+        case GF_QUICK_GELU: return vlogistic(x, splat(1.702f) * x);
+        case GF_TANH: return vtanh(x);
         default: return x;
     }
 }
