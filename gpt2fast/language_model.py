@@ -65,7 +65,8 @@ class GenerateOptions(TypedDict, total=False):
 def load(
     name_or_path: str | Path = "demo",
     *,
-    dtype: DType = "float32",
+    adapter: str | Path | None = None,
+    dtype: DType | None = None,
     device: Literal["cpu", "cuda"] | str = "cpu",
     num_threads: int | None = None,
     gemm: Gemm = "panel",
@@ -80,6 +81,8 @@ def load(
     `tokenizer` is another one than the directory's, for a checkpoint without one: a `Tokenizer`, "gpt2" for the one
     that comes with the package, a directory or a name.
 
+    `adapter` is a directory with a LoRA adapter for that model, which is merged into it.
+
     Raises MissingFileError, InputError, DownloadError or MissingDependencyError; see `GPT2.from_pretrained` for the
     keywords.
 
@@ -91,7 +94,13 @@ def load(
     if not isinstance(tokenizer, Tokenizer):  # the quick half first: damage there is told at once
         tokenizer = Tokenizer.from_pretrained(directory) if tokenizer is None else named_tokenizer(tokenizer)
     model = GPT2.from_pretrained(
-        directory, dtype=dtype, device=device, num_threads=num_threads, gemm=gemm, cache_dtype=cache_dtype
+        directory,
+        adapter=adapter,
+        dtype=dtype,
+        device=device,
+        num_threads=num_threads,
+        gemm=gemm,
+        cache_dtype=cache_dtype,
     )
     warn_of_ends(model, tokenizer)
     return LanguageModel(model, tokenizer)
@@ -131,6 +140,9 @@ class LanguageModel:
         #: The tokenizer, a `gpt2fast.Tokenizer`.
         self.tokenizer = tokenizer
         self._drafts: dict[str, GPT2] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_drafts": {}}  # made again where they are needed
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.model!r} with {self.tokenizer!r}>"

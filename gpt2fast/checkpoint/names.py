@@ -1,7 +1,7 @@
 """Which tensors a GPT-2 has, and under which names checkpoints have them.
 
-Names are those that OpenAI's weights were published with by Hugging Face (`wte.weight`, `h.0.attn.c_attn.weight` …), with
-or without `transformer.` before them, and nanoGPT's, which are the same; `torch.compile` leaves `_orig_mod.` there.
+Names are those with which Hugging Face published OpenAI's weights (`wte.weight`, `h.0.attn.c_attn.weight` …), with or
+without `transformer.` before them, and nanoGPT's, which are the same; `torch.compile` leaves `_orig_mod.` there.
 """
 
 from __future__ import annotations

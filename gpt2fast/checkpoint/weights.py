@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +30,9 @@ from gpt2fast.checkpoint.names import (
     settle_head,
 )
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
+from gpt2fast.hub.names import adapter_advice
 
-__all__ = ["DTYPES", "Arrays", "Checkpoint", "packed_metadata"]
+__all__ = ["DTYPES", "Arrays", "Checkpoint", "PackedArrays", "packed_metadata", "tell_extras"]
 
 #: How the matrices of a model can be kept.
 DTYPES = ("float32", "bfloat16", "int8", "int4")
@@ -77,6 +79,9 @@ class Checkpoint:
         self.directory = Path(directory)
         if not self.directory.is_dir():
             raise MissingFileError(f"{self.directory}: there is no such directory")
+        advice = adapter_advice(self.directory)
+        if advice:
+            raise MissingFileError(f"{self.directory}: there is no model. {advice}")
         self.config = Config.from_pretrained(self.directory)
         self._files: list[st.SafeOpen] = []
         self._file_of: dict[str, st.SafeOpen] = {}
@@ -89,7 +94,7 @@ class Checkpoint:
             #: Matrices are [outputs, inputs] (torch.nn.Linear, as nanoGPT saves them) instead of [inputs, outputs].
             self.by_output = self._is_linear_layout()
             self._check()
-            _tell_extras(f"{self.directory}: ", extras)
+            tell_extras(f"{self.directory}: ", extras)
         except (InputError, InputTypeError) as error:
             self.close()
             message = str(error)
@@ -213,7 +218,7 @@ def _shorten(problems: list[str], limit: int = 12) -> list[str]:
     return problems if len(problems) <= limit else [*problems[:limit], f"and {len(problems) - limit} more"]
 
 
-def _tell_extras(where: str, names: list[str]) -> None:
+def tell_extras(where: str, names: list[str]) -> None:
     """Warn of tensors that are left out though they are known, since who put them there may have meant them."""
     if names:
         warnings.warn(
@@ -240,6 +245,7 @@ class Arrays:
     """
 
     by_output = False
+    packed = None
 
     def __init__(self, config: Config, tensors: Mapping[str, npt.ArrayLike]) -> None:
         names, extras = match_names(tensors)
@@ -259,7 +265,7 @@ class Arrays:
             explanation = explain_unknown([name for name in self._arrays if name not in expected], expected)
             problems = ([] if explanation is None else [explanation]) + problems
             raise InputError(f"the weights do not fit the configuration: {'; '.join(_shorten(problems))}")
-        _tell_extras("", extras)
+        tell_extras("", extras)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The values of one tensor, by its bare name."""
@@ -268,3 +274,25 @@ class Arrays:
     def rows(self, name: str, first: int, last: int) -> npt.NDArray[np.float32]:
         """The rows `first` to `last` of one tensor."""
         return self._arrays[name][first:last]
+
+
+class PackedArrays:
+    """What `Parameters.tensors` gave of a model whose matrices are panels of `dtype`, read as a `Checkpoint` is."""
+
+    by_output = False
+
+    def __init__(self, config: Config, tensors: Mapping[str, npt.NDArray[Any]], dtype: str) -> None:
+        self.config, self.packed = config, dtype
+        self._tensors = tensors
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """The values of one tensor that is not in panels."""
+        return self._tensors[name]
+
+    def rows(self, name: str, first: int, last: int) -> npt.NDArray[np.float32]:
+        """The rows `first` to `last` of a table that is not in panels."""
+        return self._tensors[name][first:last]
+
+    def panels(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of one packed tensor."""
+        return self._tensors[name]

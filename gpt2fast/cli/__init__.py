@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif isinstance(value, list):  # of an option that may be repeated
             setattr(options, name, ["--" if item == [] else item for item in value])
     try:
-        options.run(options)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            options.run(options)
         stdout().flush()
     except UsageError as error:
         _tell(str(error))
@@ -56,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return 0
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print("gpt2fast: warning:", " ".join(str(message).split()), file=sys.stderr)
 
 
 def _failed(message: str) -> int:

@@ -35,13 +35,14 @@ def _bench(options: argparse.Namespace) -> None:
     import platform
 
     from gpt2fast._internal.threads import resolve_num_threads
+    from gpt2fast.checkpoint.weights import DTYPES, Checkpoint
     from gpt2fast.cli import measurement
     from gpt2fast.hub.models import resolve
     from gpt2fast.kernels.cpu import cpu_level
-    from gpt2fast.model.gpt2 import DTYPES
 
     directory = resolve(options.model)
-    dtypes = options.dtype or DTYPES
+    with Checkpoint(directory) as checkpoint:
+        dtypes = options.dtype or ([checkpoint.packed] if checkpoint.packed else DTYPES)
     threads = resolve_num_threads(options.threads)
     print(f"[{options.model}, {threads} threads, {cpu_level()}; a busy machine makes it slower]", file=sys.stderr)
     found = measurement.measure(directory, dtypes=dtypes, num_threads=threads, rounds=options.rounds)

@@ -60,7 +60,7 @@ def _device(text: str) -> str:
     return text
 
 
-def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
+def add_model(parser: argparse.ArgumentParser, dtype: str | None = None) -> None:
     """--model and how it is kept and run; `load` reads them."""
     parser.add_argument(
         "--model", default="demo", help="demo, a directory, or a name such as gpt2 or org/name (default: demo)"
@@ -70,8 +70,9 @@ def add_model(parser: argparse.ArgumentParser, dtype: str = "float32") -> None:
         choices=["float32", "float16", "bfloat16", "int8", "int4"],
         default=dtype,
         help="how weights are kept: smaller is faster and less exact; float16 on cuda only, which has neither int8 nor "
-        f"int4 (default: {dtype})",
+        f"int4 (default: {dtype or 'as it is packed, else float32'})",
     )
+    parser.add_argument("--adapter", metavar="DIRECTORY", help="merge this LoRA adapter into the model")
     parser.add_argument(
         "--cache-dtype",
         choices=["float32", "bfloat16"],
@@ -154,6 +155,7 @@ def load(options: argparse.Namespace) -> LanguageModel:
 
     return load(
         options.model,
+        adapter=options.adapter,
         dtype=options.dtype,
         device=options.device,
         num_threads=options.threads,

@@ -26,6 +26,7 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined,
 
 from gpt2fast.errors import DownloadError
 from gpt2fast.hub.names import (
+    ADAPTER,
     COMMIT,
     CONFIG,
     INDEX,
@@ -151,6 +152,11 @@ def _wanted(listing: Listing) -> list[str]:
     """The files of the repository that make a model, shards aside.  Never a pickle."""
     repo, there = listing.source.repo, listing.files
     weights = next((name for name in (WEIGHTS, INDEX) if name in there), None)
+    if ADAPTER in there and (weights is None or CONFIG not in there):
+        raise DownloadError(
+            f"{repo}: revision {listing.source.revision} is an adapter (LoRA), not a model: it has {ADAPTER}. Load the "
+            "model that it was trained on, and give the directory of the downloaded adapter as adapter"
+        )
     if weights is None:
         pickle = f" {PICKLE} is not read: unpickling it could run any code." if PICKLE in there else ""
         raise DownloadError(

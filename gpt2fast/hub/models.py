@@ -25,6 +25,7 @@ from gpt2fast.hub.names import (
     WEIGHTS,
     WITHOUT_NETWORK,
     Published,
+    adapter_advice,
     hugging_face_directory,
     missing_file,
 )
@@ -138,7 +139,9 @@ def _complete(directory: Path, tokenizer: bool = True) -> Path:
     missing = missing_file(directory, tokenizer=tokenizer)
     if missing is None:
         return directory
-    advice = ""
+    advice = adapter_advice(directory)
+    if advice:
+        raise MissingFileError(f"{directory}: there is no model. {advice}")
     if missing.startswith(WEIGHTS) and (directory / PICKLE).exists():
         advice = (
             f". {PICKLE} is there, but is not read: unpickling it could run any code. Convert it where it came from, "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = [
+    "ADAPTER",
     "COMMIT",
     "CONFIG",
     "INDEX",
@@ -18,6 +19,7 @@ __all__ = [
     "WEIGHTS",
     "WITHOUT_NETWORK",
     "Published",
+    "adapter_advice",
     "hugging_face_directory",
     "missing_file",
 ]
@@ -26,6 +28,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
+ADAPTER = "adapter_config.json"
 #: The sets of files any of which makes a tokenizer.
 TOKENIZERS = (frozenset({"vocab.json", "merges.txt"}), frozenset({"tokenizer.json"}))
 
@@ -92,6 +95,18 @@ def hugging_face_directory(variable: str, name: str) -> Path:
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
     return Path(os.path.expandvars(os.environ.get(variable) or os.path.join(home, name))).expanduser()
+
+
+def adapter_advice(directory: Path) -> str:
+    """What to do with a directory that holds an adapter instead of a model; empty where that is not so."""
+    names = {entry.name for entry in directory.iterdir()}
+    if ADAPTER not in names or (CONFIG in names and not names.isdisjoint({WEIGHTS, INDEX})):
+        return ""
+    return (
+        f"{ADAPTER} is there: this is an adapter (LoRA), which goes with the model that it was trained on, its "
+        "base_model_name_or_path. Load that model and give this directory as adapter: gpt2fast.load(MODEL, "
+        f"adapter={os.fspath(directory)!r}) or --model MODEL --adapter {directory}"
+    )
 
 
 def missing_file(directory: Path, *, tokenizer: bool = True) -> str | None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast._internal.threads import resolve_num_threads
+from gpt2fast.checkpoint.adapters import AdaptedCheckpoint
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.checkpoint.names import expected_shapes
-from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint
+from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint, PackedArrays
 from gpt2fast.errors import InputError
 from gpt2fast.model.backend import (
     Backend,
@@ -34,6 +37,19 @@ __all__ = ["DTYPES", "GPT2", "Cache", "Outputs"]
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
 Integers = npt.NDArray[np.int64]
+
+
+class Origin(NamedTuple):
+    """Where a model came from: the arguments of `GPT2.from_pretrained`, threads aside."""
+
+    directory: str | Path
+    adapter: str | Path | None
+    options: dict[str, str | None]
+
+    def absolute(self) -> Origin:
+        """The same with paths that mean the same in every process of this machine."""
+        adapter = None if self.adapter is None else os.path.abspath(self.adapter)
+        return self._replace(directory=os.path.abspath(self.directory), adapter=adapter)
 
 
 class GPT2:
@@ -66,6 +82,7 @@ class GPT2:
         *,
         backend: Backend,
         num_threads: int | None = None,
+        origin: Origin | None = None,
     ) -> None:
         #: The configuration, a `gpt2fast.Config`.
         self.config = parameters.config
@@ -77,6 +94,7 @@ class GPT2:
         #: What multiplies: "panel", "blas" or, on a GPU, "cublas".
         self.gemm = backend.gemm
         self._backend = backend
+        self._origin = origin
         self._network = network
         self._parameters = parameters
 
@@ -85,7 +103,8 @@ class GPT2:
         cls,
         directory: str | Path,
         *,
-        dtype: DType = "float32",
+        adapter: str | Path | None = None,
+        dtype: DType | None = None,
         device: Literal["cpu", "cuda"] | str = "cpu",
         num_threads: int | None = None,
         gemm: Gemm = "panel",
@@ -93,21 +112,32 @@ class GPT2:
     ) -> GPT2:
         """The model in `directory`: config.json with model.safetensors, or its shards and their index.
 
-        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says; a
-        config.json with `"bias": false` stands for a model without biases, as nanoGPT makes them.  Raises
-        MissingFileError where a file is missing and InputError where a file is damaged or does not fit the
-        configuration, naming every tensor concerned; of a GPU, MissingDependencyError without CuPy, DeviceError where
-        it cannot be used, and DeviceMemoryError where the weights do not fit, with none of them left there.
+        Hugging Face's names and nanoGPT's are read, in float32, float16 or bfloat16, and kept as `dtype` says (default:
+        as a packed model is packed, any other in float32); a config.json with `"bias": false` stands for a model
+        without biases, as nanoGPT makes them.  An output head that is stored and differs from the embeddings is used,
+        whatever config.json says.  `adapter`, a directory with a LoRA adapter as PEFT saves it, is merged into the
+        weights in float32.
+
+        Raises MissingFileError where a file is missing and InputError where a file is damaged or does not fit the
+        configuration, naming every tensor concerned; OutOfMemoryError where there is no memory for the weights; of a
+        GPU, MissingDependencyError without CuPy, DeviceError where it cannot be used, and DeviceMemoryError where the
+        weights do not fit, with none of them left there.  Warns of tensors that belong to no language model, such as
+        the value heads of reinforcement learning, which are left out.
         """
-        threads = resolve_num_threads(num_threads)
-        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads, cache_dtype=cache_dtype)
-        with Checkpoint(directory) as checkpoint:
-            if checkpoint.packed and backend.gemm != "panel":
+        options = {"dtype": dtype, "device": device, "gemm": gemm, "cache_dtype": cache_dtype}
+        backend = _open_backend(options, num_threads)
+        with ExitStack() as files:
+            source: Checkpoint | AdaptedCheckpoint = files.enter_context(Checkpoint(directory))
+            if source.packed and backend.gemm != "panel":
                 raise InputError(f"{directory}: the weights are packed; gemm={backend.gemm!r} reads ordinary ones")
-            if checkpoint.packed not in (None, dtype):
-                packed = checkpoint.packed
+            if source.packed and dtype is None:
+                backend = backend.with_dtype(source.packed)
+            if source.packed not in (None, backend.dtype):
+                packed = source.packed
                 raise InputError(f"{directory}: the weights are packed as {packed}; load them with dtype={packed!r}")
-            return cls._load(checkpoint, backend, threads)
+            if adapter is not None:
+                source = files.enter_context(AdaptedCheckpoint(cast("Checkpoint", source), adapter))
+            return cls._load(source, backend, num_threads, Origin(directory, adapter, options))
 
     @classmethod
     def from_tensors(
@@ -115,7 +145,7 @@ class GPT2:
         config: Config,
         tensors: Mapping[str, npt.ArrayLike],
         *,
-        dtype: DType = "float32",
+        dtype: DType | None = None,
         device: Literal["cpu", "cuda"] | str = "cpu",
         num_threads: int | None = None,
         gemm: Gemm = "panel",
@@ -125,18 +155,17 @@ class GPT2:
 
         Raises InputError that names every array that is missing, unknown or of another shape.
         """
-        threads = resolve_num_threads(num_threads)
-        backend = open_backend(device, dtype=dtype, gemm=gemm, num_threads=threads, cache_dtype=cache_dtype)
-        return cls._load(Arrays(config, tensors), backend, threads)
+        options = {"dtype": dtype, "device": device, "gemm": gemm, "cache_dtype": cache_dtype}
+        return cls._load(Arrays(config, tensors), _open_backend(options, num_threads), num_threads)
 
     @classmethod
-    def _load(cls, source: Source, backend: Backend, num_threads: int) -> GPT2:
+    def _load(cls, source: Source, backend: Backend, num_threads: int | None, origin: Origin | None = None) -> GPT2:
         network, parameters = backend.load(
             partial(assemble, source, backend),
             shapes=expected_shapes(source.config),
             head_dim=source.config.head_dim,
         )
-        return cls(network, parameters, backend=backend, num_threads=num_threads)
+        return cls(network, parameters, backend=backend, num_threads=num_threads, origin=origin)
 
     def with_dtype(self, dtype: str) -> GPT2:
         """The same model with its matrices kept as another `dtype`; biases, norms and positions are shared.
@@ -147,7 +176,35 @@ class GPT2:
         >>> gpt2fast.load("demo").model.with_dtype("int8").dtype
         'int8'
         """
-        return self._load(self._parameters, self._backend.with_dtype(dtype), self.num_threads)
+        return self._load(self._parameters, self._backend.with_dtype(dtype), self._wanted_threads)
+
+    def __copy__(self) -> GPT2:
+        """A model of its own that shares the weights, which nothing changes."""
+        return GPT2(
+            self._network,
+            self._parameters,
+            backend=self._backend,
+            num_threads=self._wanted_threads,
+            origin=self._origin,
+        )
+
+    def __deepcopy__(self, memo: object) -> GPT2:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A model that came from a directory is pickled as its path, the options and a digest of the weights; another
+        one with all its tensors."""
+        threads = self._wanted_threads
+        if self._origin is not None:
+            return _load_again, (self._origin.absolute(), threads, self._parameters.digest())
+        packed = self.gemm == "panel"
+        options = {
+            "dtype": self.dtype,
+            "device": self.device,
+            "gemm": "panel" if self.device != "cpu" else self.gemm,
+            "cache_dtype": getattr(self._backend, "cache_dtype", None),
+        }
+        return _put_together, (self.config, self._parameters.tensors(packed=packed), packed, options, threads)
 
     @property
     def num_threads(self) -> int:
@@ -157,6 +214,7 @@ class GPT2:
     @num_threads.setter
     def num_threads(self, num_threads: int | None) -> None:
         self._num_threads = resolve_num_threads(num_threads)
+        self._wanted_threads = num_threads
 
     def __repr__(self) -> str:
         c = self.config
@@ -368,7 +426,7 @@ class GPT2:
         The values of a model in another dtype are those that it computes with.
 
         With `packed` the matrices are written as this model keeps them: an int8 model takes a quarter of the space and
-        is there sooner, but only `from_pretrained` with the same dtype reads it.
+        is there sooner, in the same dtype only.
 
         The directory is made where it is missing; each file appears whole or not at all.  Raises InputError where
         `packed` is asked of a model without panels.
@@ -377,3 +435,35 @@ class GPT2:
             raise InputError(f"gemm is {self.gemm!r}; only a model in panels can be packed")
         packed_as = self.dtype if packed else None
         self._parameters.save(directory, max_shard_size=max_shard_size, packed_as=packed_as)
+
+
+def _open_backend(options: Mapping[str, str | None], num_threads: int | None) -> Backend:
+    return open_backend(
+        cast("str", options["device"]),
+        dtype=options["dtype"] or "float32",
+        gemm=cast("str", options["gemm"]),
+        num_threads=resolve_num_threads(num_threads),
+        cache_dtype=options["cache_dtype"],
+    )
+
+
+def _load_again(origin: Origin, num_threads: int | None, digest: str) -> GPT2:
+    """The model that was pickled as `origin`.  Raises InputError where other weights are there now."""
+    options: dict[str, Any] = origin.options
+    model = GPT2.from_pretrained(origin.directory, adapter=origin.adapter, num_threads=num_threads, **options)
+    if model._parameters.digest() != digest:
+        raise InputError(f"{origin.directory}: the weights are not those of the model that was pickled")
+    return model
+
+
+def _put_together(
+    config: Config,
+    tensors: dict[str, npt.NDArray[Any]],
+    packed: bool,
+    options: dict[str, str | None],
+    num_threads: int | None,
+) -> GPT2:
+    """The model that was pickled with its tensors."""
+    backend = _open_backend(options, num_threads)
+    source = PackedArrays(config, tensors, backend.dtype) if packed else Arrays(config, tensors)
+    return GPT2._load(source, backend, num_threads)

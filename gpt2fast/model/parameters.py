@@ -6,6 +6,7 @@ loading takes is that of the finished model.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,10 @@ import numpy.typing as npt
 
 from gpt2fast import safetensors as st
 from gpt2fast._internal.atomic import atomic_write
+from gpt2fast.checkpoint.adapters import AdaptedCheckpoint
 from gpt2fast.checkpoint.config import ACTIVATIONS, Config
 from gpt2fast.checkpoint.names import BLOCK_MATRICES, TABLES, inputs_and_outputs, packed_names
-from gpt2fast.checkpoint.weights import Arrays, Checkpoint, packed_metadata
+from gpt2fast.checkpoint.weights import Arrays, Checkpoint, PackedArrays, packed_metadata
 from gpt2fast.model.backend import Backend, Network, StoredWeight
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Parameters:
     """The parameters of a network, read as those of a `Checkpoint` are."""
 
     by_output = True
+    packed = None
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -56,6 +59,26 @@ class Parameters:
         """The rows `first` to `last` of one table."""
         return self.matrices[name].outputs(first, last)
 
+    def tensors(self, *, packed: bool) -> dict[str, npt.NDArray[Any]]:
+        """All of them, by their published names: float32 in Hugging Face's layout, with `packed` the matrices and the
+        head's table as the bytes of their panels."""
+        panels = packed_names(self.config) if packed else []
+        tensors: dict[str, npt.NDArray[Any]] = dict(self.others)
+        for name, matrix in self.matrices.items():
+            if name in panels:
+                tensors[name] = cast("Weight", matrix).panels_data()
+            else:
+                tensors[name] = self.tensor(name) if name in TABLES else matrix.values()
+        return tensors
+
+    def digest(self) -> str:
+        """A SHA-256 of what every training changes and takes no time to read: biases, norms, positions."""
+        found = hashlib.sha256(repr(self.config).encode())
+        for name, values in self.others.items():
+            found.update(name.encode())
+            found.update(values.tobytes())
+        return found.hexdigest()
+
     def save(self, directory: str | Path, *, max_shard_size: int | str, packed_as: str | None) -> None:
         """Write config.json and model.safetensors, or its shards, into `directory`, which is made where it is missing.
 
@@ -63,13 +86,7 @@ class Parameters:
         """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        panels = packed_names(self.config) if packed_as else []
-        tensors: dict[str, npt.NDArray[Any]] = dict(self.others)
-        for name, matrix in self.matrices.items():
-            if name in panels:
-                tensors[name] = cast("Weight", matrix).panels_data()
-            else:
-                tensors[name] = self.tensor(name) if name in TABLES else matrix.values()
+        tensors = self.tensors(packed=packed_as is not None)
         metadata = {"format": "pt", **(packed_metadata(packed_as) if packed_as else {})}
         st.save_sharded(tensors, folder, max_shard_size=max_shard_size, metadata=metadata)
         with atomic_write(folder / "config.json") as file:
@@ -77,13 +94,13 @@ class Parameters:
 
 
 #: Where parameters are read from.
-Source: TypeAlias = Checkpoint | Arrays | Parameters
+Source: TypeAlias = Checkpoint | AdaptedCheckpoint | Arrays | PackedArrays | Parameters
 
 
 def assemble(source: Source, backend: Backend) -> tuple[Network, Parameters]:
     """The network of the parameters that `source` has, and these, both as the backend's device keeps them."""
     config, tensor = source.config, source.tensor
-    panels = source.panels if isinstance(source, Checkpoint) and source.packed else None
+    panels = source.panels if isinstance(source, Checkpoint | PackedArrays) and source.packed else None
     made = Parameters(config)
 
     def biases(name: str, count: int) -> Floats:

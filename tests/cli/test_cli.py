@@ -254,7 +254,8 @@ def test_a_packed_model_writes_the_same_text(run: Run, tmp_path: Path) -> None:
     assert run("pack", str(tmp_path / "small")) == Result(0, b"", "")
     line = ("generate", "Once", "--dtype", "int8", "--seed", "1", "--tokens", "20")
     assert run(*line, "--model", str(tmp_path / "small")).out == run(*line).out
-    told = run("generate", "Once", "--model", str(tmp_path / "small"))
+    assert run(*line[:2], *line[4:], "--model", str(tmp_path / "small")).out == run(*line).out  # it knows its own dtype
+    told = run("generate", "Once", "--dtype", "float32", "--model", str(tmp_path / "small"))
     assert (told.status, told.err.count("load them with dtype='int8'")) == (1, 1)
     assert "U8" in run("inspect", str(tmp_path / "small")).out.decode()
 
