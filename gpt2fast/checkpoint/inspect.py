@@ -14,7 +14,7 @@ from gpt2fast.checkpoint.config import Config
 from gpt2fast.checkpoint.names import expected_shapes
 from gpt2fast.checkpoint.weights import Checkpoint
 from gpt2fast.errors import Error, MissingFileError
-from gpt2fast.safetensors.dtypes import numpy_dtype
+from gpt2fast.safetensors.dtypes import SUB_BYTE, numpy_dtype
 from gpt2fast.safetensors.files import path_name
 
 __all__ = ["FileInfo", "Report", "TensorInfo", "inspect", "render_json", "render_text"]
@@ -139,7 +139,7 @@ def _inspect_file(path: Path) -> tuple[FileInfo, list[TensorInfo]]:
                 shape=entry.shape,
                 nbytes=entry.end - entry.begin,
                 offset=start + entry.begin,
-                aligned=(start + entry.begin) % numpy_dtype(entry.dtype).alignment == 0,
+                aligned=entry.dtype in SUB_BYTE or (start + entry.begin) % numpy_dtype(entry.dtype).alignment == 0,
                 file=path.name,
             )
             for name, entry in file.entries.items()

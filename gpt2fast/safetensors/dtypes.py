@@ -7,9 +7,10 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["ITEM_SIZES", "RANKS", "RAW_BITS", "SUB_BYTE", "dtype_name", "numpy_dtype"]
+from gpt2fast.errors import InputTypeError
 
-# In the order in which the reference package sorts tensors for writing, which it does from the last to the first.
+__all__ = ["ITEM_SIZES", "RANKS", "RAW_BITS", "SUB_BYTE", "dtype_name", "numpy_dtype", "refuse_packed"]
+
 _NUMPY = {
     "BOOL": "?",
     "U8": "u1",
@@ -34,10 +35,11 @@ _NUMPY = {
 
 #: Bytes per element, by dtype name.
 ITEM_SIZES = {name: np.dtype(code).itemsize for name, code in _NUMPY.items()}
-#: The place of each dtype in the order of the format.
-RANKS = {name: rank for rank, name in enumerate(_NUMPY)}
-#: Types of the format whose elements are no whole bytes.
-SUB_BYTE = ("F4", "F6_E2M3", "F6_E3M2")
+#: Types of the format whose elements are no whole bytes, and the bits of one.
+SUB_BYTE = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+#: The place of each dtype in the order in which the reference package sorts tensors for writing, from the last to the
+#: first.
+RANKS = {name: rank for rank, name in enumerate(["BOOL", *SUB_BYTE, *list(_NUMPY)[1:]])}
 
 # Types that NumPy has only through ml_dtypes; without it their bits come as unsigned integers.
 _ML_DTYPES = {
@@ -52,6 +54,15 @@ _ML_DTYPES = {
 RAW_BITS = {name: np.dtype(_NUMPY[name]) for name in _ML_DTYPES}
 _BY_ML_DTYPE = {theirs: name for name, theirs in _ML_DTYPES.items()}
 _BY_NUMPY = {np.dtype(code): name for name, code in _NUMPY.items() if name not in _ML_DTYPES}
+
+
+def refuse_packed(name: str, where: str) -> None:
+    """Raise InputTypeError, which starts with `where`, for a type whose elements are no whole bytes."""
+    if name in SUB_BYTE:
+        raise InputTypeError(
+            f"{where}: elements of dtype {name} are no whole bytes, which NumPy cannot hold; safe_open reads the other "
+            "tensors, deserialize gives the bytes of this one"
+        )
 
 
 @cache

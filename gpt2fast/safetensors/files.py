@@ -80,14 +80,13 @@ def open_file(path: str | os.PathLike[str], what: str = "a safetensors file") ->
 
 def read_at(file: FileIO, count: int, offset: int) -> bytes:
     """`count` bytes from one place of the file, fewer where it ends before."""
-    content = bytearray(min(count, max(os.fstat(file.fileno()).st_size - offset, 0)))
-    view = memoryview(content)
-    while view:
-        done = os.preadv(file.fileno(), [view[:_MOST_BYTES]], offset)
-        if done == 0:
+    content = os.pread(file.fileno(), min(count, _MOST_BYTES), offset)
+    while len(content) < count:
+        more = os.pread(file.fileno(), min(count - len(content), _MOST_BYTES), offset + len(content))
+        if not more:
             break
-        view, offset = view[done:], offset + done
-    return bytes(content[: len(content) - len(view)])
+        content += more
+    return content
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -1,7 +1,8 @@
 """The header of a safetensors file: read, checked in full before any data is touched, and built.
 
 The format: eight bytes with the header's length, a JSON object that gives each tensor's dtype, shape and place, and the
-data (https://github.com/huggingface/safetensors#format).
+data (https://github.com/huggingface/safetensors#format).  What is in that object is checked by `rust/src/safetensors`,
+in memory for what it says; Python's objects are made of what is asked for.
 """
 
 from __future__ import annotations
@@ -10,24 +11,33 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from functools import cached_property
 from io import FileIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.safetensors.dtypes import ITEM_SIZES, SUB_BYTE
 from gpt2fast.safetensors.files import read_at
 
-__all__ = ["MAX_HEADER", "METADATA", "Entry", "Header", "build_header", "loads_strict", "read_header", "show"]
+__all__ = [
+    "MAX_HEADER",
+    "METADATA",
+    "Entry",
+    "Header",
+    "build_header",
+    "header_of",
+    "read_header",
+    "read_strings",
+    "show",
+]
 
 #: The longest header that is read or written, in bytes.  The reference package has the same limit.
 MAX_HEADER = 100_000_000
 METADATA = "__metadata__"
 
 _MAX_DIMS = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
-# NumPy counts elements and bytes in a signed machine word.
-_MAX_BYTES = 2**63 - 1
+_LOOKED_AT = 512  # bytes of a file that is something else, to say what
 
 
 class Entry(NamedTuple):
@@ -39,17 +49,45 @@ class Entry(NamedTuple):
     end: int
 
 
-class Header(NamedTuple):
-    """What a file's header says: the tensors in the order of their data, the metadata, and where the data starts."""
+class Header:
+    """What a file's header says: the tensors in the order of their data, the metadata, and where the data starts.
 
-    entries: dict[str, Entry]
-    metadata: dict[str, str]
-    data_start: int
-    data_size: int
+    Raises InputError, or InputTypeError for an unknown dtype, which begins with `name` and names the tensor.
+    """
 
+    def __init__(self, raw: bytes, data_size: int, name: str) -> None:
+        from gpt2fast._bpe import SafetensorsHeader  # whoever imports the package may never open a file
 
-class _Number(str):
-    """A number of the header that no dimension or offset can be: its text."""
+        try:
+            self._parsed = SafetensorsHeader(raw, data_size, _MAX_DIMS)
+        except ValueError as error:
+            raise InputError(f"{name}: {error}") from None
+        except TypeError as error:
+            raise InputTypeError(f"{name}: {error}") from None
+        #: Where in the file the data starts, in bytes, and how many there are.
+        self.data_start, self.data_size = 8 + len(raw), data_size
+
+    def names(self) -> list[str]:
+        """The names of the tensors."""
+        return self._parsed.names()
+
+    def get(self, name: str) -> Entry | None:
+        """The tensor of that name, None where there is none."""
+        try:
+            found = self._parsed.get(name)
+        except (TypeError, UnicodeEncodeError):  # no name at all, or one with half a surrogate pair
+            return None
+        return None if found is None else Entry(*found)
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        """All of them by name."""
+        return {name: Entry(*self._parsed.get(name)) for name in self.names()}  # type: ignore[misc]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata, a new dict; empty where there is none."""
+        return self._parsed.metadata()
 
 
 def read_header(file: FileIO, path: str) -> Header:
@@ -58,19 +96,30 @@ def read_header(file: FileIO, path: str) -> Header:
     Raises InputError (InputTypeError for an unknown dtype) that names `path`, and the tensor.
     """
     size = os.fstat(file.fileno()).st_size
-    start = read_at(file, 16, 0)
-    if size < 8 or len(start) < 8:
-        raise InputError(f"{path}: not a safetensors file: {size} bytes long, the header's length alone takes 8")
-    (length,) = struct.unpack("<Q", start[:8])
-    if length > MAX_HEADER or length > size - 8 or start[8:9] != b"{":
-        raise InputError(f"{path}: {_explain_start(file, start, length, size)}")
+    length = _length(read_at(file, _LOOKED_AT, 0), size, path)
     raw = read_at(file, length, 8)
     if len(raw) < length:
         raise InputError(f"{path}: the file became shorter while it was read")
-    return _parse(raw, size - 8 - length, path)
+    return Header(raw, size - 8 - length, path)
 
 
-def _explain_start(file: FileIO, start: bytes, length: int, size: int) -> str:
+def header_of(content: memoryview, name: str) -> Header:
+    """The checked header of a file in memory, which messages call `name`."""
+    length = _length(bytes(content[:_LOOKED_AT]), len(content), name)
+    return Header(bytes(content[8 : 8 + length]), len(content) - 8 - length, name)
+
+
+def _length(start: bytes, size: int, path: str) -> int:
+    """The length of the header of a file of `size` bytes that starts so."""
+    if size < 8 or len(start) < 8:
+        raise InputError(f"{path}: not a safetensors file: {size} bytes long, the header's length alone takes 8")
+    length: int = struct.unpack("<Q", start[:8])[0]
+    if length > MAX_HEADER or length > size - 8 or start[8:9] != b"{":
+        raise InputError(f"{path}: {_explain_start(start, length, size)}")
+    return length
+
+
+def _explain_start(start: bytes, length: int, size: int) -> str:
     """What a file is that does not start as a safetensors file does."""
     if start.startswith(b"version http"):
         return "not a safetensors file but a Git LFS pointer to one: fetch the content with `git lfs pull`"
@@ -82,7 +131,7 @@ def _explain_start(file: FileIO, start: bytes, length: int, size: int) -> str:
         return "not a safetensors file but a GGUF file"
     if start.startswith(b"\x89HDF\r\n"):
         return "not a safetensors file but an HDF5 file"
-    text = read_at(file, 512, 0).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
         return "not a safetensors file but an HTML page, perhaps the error page of a download"
     if text.startswith(b"{"):
@@ -102,158 +151,22 @@ def _explain_start(file: FileIO, start: bytes, length: int, size: int) -> str:
     return f"not a safetensors file: the header starts with {start[8:9]!r}, expected b'{{'"
 
 
-def _parse_int(text: str) -> int | _Number:
-    # 2**64 has 20 digits.  Longer numbers, which Python may take quadratic time for, are never converted.
-    return int(text) if len(text) <= 20 and text != "-0" else _Number(text[:40])
+def read_strings(raw: bytes, key: str, what: str) -> dict[str, str] | None:
+    """The strings of the object that the JSON object `raw` has under `key`; None where there is no such object.
 
-
-def _parse_float(text: str) -> _Number:
-    return _Number(text[:40])
-
-
-def _parse_constant(text: str) -> Any:
-    raise InputError(f"not JSON: {text}")
-
-
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise InputError(f"{show(name)} occurs twice")
-            seen.add(name)
-    for name, value in pairs:
-        for text in (name, value):
-            if type(text) is str and not text.isascii() and not _is_unicode(text):
-                raise InputError(f"{show(text)} holds half of a surrogate pair, which is no character")
-    return result
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def show(value: object, limit: int = 80) -> str:
-    """`value` as it is quoted in messages: escaped, and short however long it is."""
-    if isinstance(value, _Number):
-        return str(value)
-    if isinstance(value, str):
-        return ascii(value) if len(value) <= limit else ascii(value[:limit]) + "..."
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, int):
-        return str(value)
-    return "a list" if isinstance(value, list) else "an object"
-
-
-def loads_strict(raw: bytes, what: str) -> Any:
-    """The JSON value in `raw`, whatever is in it: no duplicate keys, no NaN, no half characters, no slow numbers.
-
-    Numbers that are no integers of at most 20 characters come as strings of a type of their own.  Raises InputError,
-    which starts with `what`.
+    Raises InputError, which starts with `what`, where it is no JSON, has a key twice, or something else than strings.
     """
+    from gpt2fast._bpe import strings_under
+
     try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{what}: not UTF-8: {error.reason} at byte {error.start}") from None
-    try:
-        return json.loads(
-            text,
-            object_pairs_hook=_pairs,
-            parse_int=_parse_int,
-            parse_float=_parse_float,
-            parse_constant=_parse_constant,
-        )
-    except InputError as error:
+        return strings_under(raw, key)
+    except ValueError as error:
         raise InputError(f"{what}: {error}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{what}: not JSON: {error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise InputError(f"{what}: nested too deeply") from None
 
 
-def _parse(raw: bytes, data_size: int, path: str) -> Header:
-    header = loads_strict(raw, f"{path}: header")
-    if type(header) is not dict:
-        raise InputError(f"{path}: the header is {show(header)}, expected an object")
-    metadata = _check_metadata(header.pop(METADATA, None), path)
-    entries = {name: _check_entry(value, f"{path}: tensor {show(name)}") for name, value in header.items()}
-    entries = dict(sorted(entries.items(), key=lambda item: item[1][2:]))
-    _check_layout(entries, data_size, path)
-    return Header(entries, metadata, 8 + len(raw), data_size)
-
-
-def _check_metadata(value: Any, path: str) -> dict[str, str]:
-    if value is None:  # absent; null is what some writers make of that
-        return {}
-    if type(value) is not dict:
-        raise InputError(f"{path}: {METADATA} is {show(value)}, expected an object of strings")
-    for name, text in value.items():
-        if type(text) is not str:
-            raise InputError(f"{path}: {METADATA} has {show(text)} for {show(name)}, expected a string")
-    return value
-
-
-def _check_entry(value: Any, where: str) -> Entry:
-    if type(value) is not dict:
-        raise InputError(f"{where}: described by {show(value)}, expected an object of dtype, shape and data_offsets")
-    missing = [field for field in ("dtype", "shape", "data_offsets") if field not in value]
-    if missing:
-        raise InputError(f"{where}: {' and '.join(missing)} missing")
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if type(dtype) is not str:
-        raise InputError(f"{where}: dtype is {show(dtype)}, expected a string")
-    if dtype not in ITEM_SIZES:
-        if dtype in SUB_BYTE:
-            raise InputTypeError(f"{where}: elements of dtype {dtype} are no whole bytes, which NumPy cannot hold")
-        raise InputTypeError(f"{where}: unknown dtype {show(dtype)}, expected one of {', '.join(ITEM_SIZES)}")
-    if type(shape) is not list:
-        raise InputError(f"{where}: shape is {show(shape)}, expected a list of integers")
-    if len(shape) > _MAX_DIMS:
-        raise InputError(f"{where}: shape has {len(shape)} dimensions, NumPy holds at most {_MAX_DIMS}")
-    size = ITEM_SIZES[dtype]
-    for dimension in shape:
-        if type(dimension) is not int or dimension < 0:
-            raise InputError(f"{where}: shape has {show(dimension)}, expected integers of at least 0")
-        # NumPy leaves zeros out when it counts what an array would take, so an empty one can be too large as well.
-        size *= dimension or 1
-        if size > _MAX_BYTES:
-            raise InputError(f"{where}: shape {shape} takes more bytes than a machine word can count")
-    if type(offsets) is not list or len(offsets) != 2:
-        found = f"a list of {len(offsets)}" if type(offsets) is list else show(offsets)
-        raise InputError(f"{where}: data_offsets is {found}, expected a list of two integers")
-    for offset in offsets:
-        if type(offset) is not int or offset < 0:
-            raise InputError(f"{where}: data_offsets has {show(offset)}, expected integers of at least 0")
-    begin, end = offsets
-    size = 0 if 0 in shape else size
-    if end - begin != size:
-        raise InputError(
-            f"{where}: {dtype} of shape {shape} takes {size} bytes, data_offsets {begin} to {end} hold {end - begin}"
-        )
-    return Entry(dtype, tuple(shape), begin, end)
-
-
-def _check_layout(entries: Mapping[str, Entry], data_size: int, path: str) -> None:
-    """Refuse gaps, overlaps and bytes that no tensor owns."""
-    place = 0
-    for name, entry in entries.items():
-        if entry.begin != place:
-            what = "overlaps the tensor before it" if entry.begin < place else "leaves a gap before it"
-            raise InputError(
-                f"{path}: tensor {show(name)}: starts at byte {entry.begin} of the data and {what}, "
-                f"which ends at byte {place}"
-            )
-        place = entry.end
-    if place > data_size:
-        raise InputError(f"{path}: truncated: the header describes {place} bytes of data, the file holds {data_size}")
-    if place < data_size:
-        raise InputError(f"{path}: {data_size - place} bytes follow the last tensor, which ends at byte {place}")
+def show(value: str, limit: int = 80) -> str:
+    """A name as it is quoted in messages: escaped, and short however long it is."""
+    return ascii(value) if len(value) <= limit else ascii(value[:limit]) + "..."
 
 
 def build_header(entries: Mapping[str, Entry], metadata: Mapping[str, str] | None) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.safetensors.dtypes import numpy_dtype
+from gpt2fast.safetensors.dtypes import numpy_dtype, refuse_packed
 from gpt2fast.safetensors.files import bytes_of, open_file, path_name, read_into
 from gpt2fast.safetensors.header import Entry, read_header, show
 from gpt2fast.safetensors.reader import check_values
@@ -57,14 +57,17 @@ class SafeOpen:
 
     def keys(self) -> list[str]:
         """The names of the tensors, in the order of their data."""
-        return list(self._header.entries)
+        return self._header.names()
 
     def metadata(self) -> dict[str, str]:
         """The file's metadata, empty where it has none."""
-        return dict(self._header.metadata)
+        return self._header.metadata
 
     def get_tensor(self, name: str) -> Array:
-        """The values of one tensor.  Raises InputError where there is none of that name."""
+        """The values of one tensor.
+
+        Raises InputError where there is none of that name, InputTypeError where its elements are no whole bytes.
+        """
         return self.get_slice(name)[...]
 
     def get_slice(self, name: str) -> TensorSlice:
@@ -72,9 +75,9 @@ class SafeOpen:
 
         Raises InputError where there is none of that name.
         """
-        entry = self._header.entries.get(name)
+        entry = self._header.get(name)
         if entry is None:
-            raise InputError(f"{self._name}: there is no tensor {show(name)}")
+            raise InputError(f"{self._name}: there is no tensor {show(name) if isinstance(name, str) else repr(name)}")
         return TensorSlice(self._file, entry, self._header.data_start + entry.begin, self._name, name)
 
     def close(self) -> None:
@@ -95,8 +98,11 @@ def safe_open(path: str | os.PathLike[str], framework: str = "np") -> SafeOpen:
 
     `framework` is there for programs written for the reference package, and can only be "np".
 
+    Tensors whose elements are no whole bytes (F4, F6_E2M3, F6_E3M2) are listed, but cannot be read as arrays;
+    `deserialize` gives their bytes.
+
     Raises MissingFileError where there is no such file, InputError where it is not a correct safetensors file, and
-    InputTypeError where a dtype is unknown or has elements that are no whole bytes.
+    InputTypeError where a dtype is unknown.
 
     >>> import tempfile
     >>> directory = tempfile.TemporaryDirectory()
@@ -136,11 +142,12 @@ class TensorSlice:
         """The values at `index`, as a new array.
 
         Raises InputError where an integer is out of range, there are too many indices or the file has been closed, and
-        InputTypeError where an index is neither an integer, a slice nor `...`.
+        InputTypeError where an index is neither an integer, a slice nor `...`, or elements are no whole bytes.
         """
         if self._file.closed:
             raise InputError(f"{self._where}: the file has been closed")
         full = self._complete(index if isinstance(index, tuple) else (index,))
+        refuse_packed(self._entry.dtype, self._where)
         dtype = numpy_dtype(self._entry.dtype)
         # NumPy says what comes out, of an array of this shape that takes no memory.
         shape = np.broadcast_to(np.empty((), dtype), self._entry.shape)[full].shape

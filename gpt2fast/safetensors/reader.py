@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.errors import InputError
-from gpt2fast.safetensors.dtypes import numpy_dtype
+from gpt2fast.safetensors.dtypes import numpy_dtype, refuse_packed
 from gpt2fast.safetensors.files import bytes_of, empty, map_file, open_file, path_name, read_into
 from gpt2fast.safetensors.header import Entry, Header, read_header, show
 
@@ -50,7 +50,8 @@ def load_file(path: str | os.PathLike[str], *, mmap: bool = False) -> dict[str, 
     is installed, else as unsigned integers of their bits; `as_float32` takes BF16 in either form.
 
     Raises MissingFileError where there is no such file, InputError where it is not a correct safetensors file, and
-    InputTypeError where a dtype is unknown or has elements that are no whole bytes.
+    InputTypeError where a dtype is unknown or has elements that are no whole bytes; `safe_open` reads the other tensors
+    of such a file.
 
     >>> import tempfile
     >>> directory = tempfile.TemporaryDirectory()
@@ -69,6 +70,8 @@ def read_file(path: str | os.PathLike[str], *, mmap: bool = False) -> File:
     name = path_name(path)
     with open_file(path) as file:
         header = read_header(file, name)
+        for key, entry in header.entries.items():
+            refuse_packed(entry.dtype, f"{name}: tensor {show(key)}")
         tensors = _map_all(file, header, name) if mmap else _read_all(file, header, name)
     for key, entry in header.entries.items():
         check_values(tensors[key], entry.dtype, f"{name}: tensor {show(key)}")

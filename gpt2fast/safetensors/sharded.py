@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 from gpt2fast.safetensors.files import open_file, path_name, read_at
-from gpt2fast.safetensors.header import build_header, loads_strict, show
+from gpt2fast.safetensors.header import build_header, read_strings, show
 from gpt2fast.safetensors.reader import load_file
 from gpt2fast.safetensors.writer import check_metadata, plan, write_content
 
@@ -48,13 +48,12 @@ def read_index(directory: str | os.PathLike[str]) -> dict[str, Path]:
         size = os.fstat(file.fileno()).st_size
         if size > _MAX_INDEX:
             raise InputError(f"{index}: is {size} bytes long, the limit is {_MAX_INDEX}")
-        content = loads_strict(read_at(file, size, 0), str(index))
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(weight_map, dict):
+        weight_map = read_strings(read_at(file, size, 0), "weight_map", str(index))
+    if weight_map is None:
         raise InputError(f"{index}: there is no weight_map in it, an object from tensors to files")
     for name, file_name in weight_map.items():
         # A name with a separator could lead anywhere; Hugging Face's own files never have one.
-        if type(file_name) is not str or not re.fullmatch(r"[^/\\:\0]+\.safetensors", file_name):
+        if not re.fullmatch(r"[^/\\:\0]+\.safetensors", file_name):
             raise InputError(
                 f"{index}: weight_map has {show(file_name)} for {show(name)}, expected the name of a .safetensors file"
             )

@@ -79,31 +79,41 @@ def _check_unicode(text: str, what: str) -> None:
 
 def plan(tensors: Mapping[str, Array], dtypes: Mapping[str, str]) -> dict[str, Entry]:
     """Where each tensor goes: the widest types first and by name within a type, so that every tensor is aligned."""
-    if not isinstance(tensors, Mapping):
-        raise InputTypeError(f"tensors is of type {type(tensors).__name__}, expected a dict of arrays by name")
-    for what, value in (("tensors", tensors), ("dtypes", dtypes)):
-        if not isinstance(value, Mapping):
-            raise InputTypeError(f"{what} is of type {type(value).__name__}, expected a mapping by name")
-    found: dict[str, str] = {}
+    check_names(tensors)
+    if not isinstance(dtypes, Mapping):
+        raise InputTypeError(f"dtypes is of type {type(dtypes).__name__}, expected a mapping by name")
+    found: dict[str, Entry] = {}
     for name, array in tensors.items():
+        # A masked array would be written without its mask.
+        if not isinstance(array, np.ndarray | np.generic) or isinstance(array, np.ma.MaskedArray):
+            raise InputTypeError(f"tensor {name!a}: is of type {type(array).__name__}, expected a NumPy array")
+        dtype = _dtype(name, array, dtypes.get(name))
+        found[name] = Entry(dtype, array.shape, 0, array.size * ITEM_SIZES[dtype])
+    unknown = [name for name in dtypes if name not in found]
+    if unknown:
+        raise InputError(f"dtypes names tensors that are not there: {', '.join(map(ascii, unknown))}")
+    return one_after_the_other(found)
+
+
+def check_names(tensors: Mapping[str, object]) -> None:
+    """Refuse what is no mapping by name, and names that a file cannot have."""
+    if not isinstance(tensors, Mapping):
+        raise InputTypeError(f"tensors is of type {type(tensors).__name__}, expected a dict of tensors by name")
+    for name in tensors:
         if not isinstance(name, str):
             raise InputTypeError(f"a tensor's name is {name!a}, of type {type(name).__name__}, expected a string")
         if name == METADATA:
             raise InputError(f"a tensor cannot be called {METADATA}, which is where the metadata goes")
         _check_unicode(name, "a tensor's name")
-        # A masked array would be written without its mask.
-        if not isinstance(array, np.ndarray | np.generic) or isinstance(array, np.ma.MaskedArray):
-            raise InputTypeError(f"tensor {name!a}: is of type {type(array).__name__}, expected a NumPy array")
-        found[name] = _dtype(name, array, dtypes.get(name))
-    unknown = [name for name in dtypes if name not in found]
-    if unknown:
-        raise InputError(f"dtypes names tensors that are not there: {', '.join(map(ascii, unknown))}")
+
+
+def one_after_the_other(found: Mapping[str, Entry]) -> dict[str, Entry]:
+    """The tensors, of which each begins at 0, in the order and at the places in which they are written."""
     entries = {}
     place = 0
-    for name in sorted(found, key=lambda name: (-RANKS[found[name]], name)):
-        size = tensors[name].size * ITEM_SIZES[found[name]]
-        entries[name] = Entry(found[name], tensors[name].shape, place, place + size)
-        place += size
+    for name in sorted(found, key=lambda name: (-RANKS[found[name].dtype], name)):
+        entries[name] = found[name]._replace(begin=place, end=place + found[name].end)
+        place += found[name].end
     return entries
 
 

@@ -14,6 +14,7 @@
 //! | `merge` | the merge loop, the table of merges, the trie of tokens |
 //! | `pretokenize` | GPT-2's split pattern, one character or 64 bytes at a time |
 //! | `unicode` | classes of characters, UTF-8 |
+//! | `safetensors` | headers of files of tensors; nothing of the tokenizer's |
 //! | `simd` | the levels of processors' instructions, found out once |
 //!
 //! Below them is the crate [`tables`]: merges, words and what they lie in.
@@ -22,6 +23,7 @@ pub mod batch;
 pub mod encode;
 pub mod merge;
 pub mod pretokenize;
+pub mod safetensors;
 pub mod simd;
 pub mod text;
 pub mod unicode;

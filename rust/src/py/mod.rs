@@ -3,6 +3,7 @@
 //! Policy (defaults, special tokens, error messages) is `gpt2fast/tokenizer/encoding.py`'s; this file only converts.
 
 mod lists;
+mod safetensors;
 mod strings;
 mod texts;
 
@@ -489,6 +490,8 @@ fn _bpe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cpu_levels, module)?)?;
     module.add_class::<Bpe>()?;
     module.add_class::<Buffer>()?;
+    module.add_class::<safetensors::SafetensorsHeader>()?;
+    module.add_function(wrap_pyfunction!(safetensors::strings_under, module)?)?;
     module.add_function(wrap_pyfunction!(py_byte_symbols, module)?)?;
     module.add_function(wrap_pyfunction!(read_jsonl, module)?)?;
     module.add_function(wrap_pyfunction!(py_wide_string, module)?)?;
