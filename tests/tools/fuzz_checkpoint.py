@@ -19,13 +19,12 @@ import tempfile
 from pathlib import Path
 
 import atheris
+from hypothesis import given, settings
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS.parent), str(TESTS / "checkpoint")]
 with atheris.instrument_imports(include=["gpt2fast.checkpoint", "gpt2fast.model", "gpt2fast.safetensors"]):
     import test_hostile_checkpoints as hostile
-
-from hypothesis import given, settings
 
 # In memory where the system has such a place.
 FOLDER = tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)

@@ -121,12 +121,23 @@ def test_one_input(content: bytes) -> None:
     except gpt2fast.Error:
         if found:
             raise AssertionError("refused after it was accepted") from None
+    try:
+        raw = st.deserialize(file)
+    except gpt2fast.Error:
+        if found:
+            raise AssertionError("refused in memory") from None
+    else:
+        if reference is not None:
+            theirs = [(name, {**tensor, "data": bytes(tensor["data"])}) for name, tensor in reference.deserialize(file)]
+            if sorted(raw, key=lambda item: item[0]) != sorted(theirs, key=lambda item: item[0]):
+                raise AssertionError("the reference reads other bytes")
     if not found:
         return
     copied, mapped = found  # accepted in one mode only: an error
+    loaded = st.load(file)
     with st.safe_open(PATH) as opened:
         for name, array in copied.tensors.items():
-            for other in (mapped.tensors[name], opened.get_tensor(name)):
+            for other in (mapped.tensors[name], opened.get_tensor(name), loaded[name]):
                 if other.shape != array.shape or other.dtype != array.dtype or other.tobytes() != array.tobytes():
                     raise AssertionError(f"different values of {name!a}")
             for each in (array, mapped.tensors[name]):

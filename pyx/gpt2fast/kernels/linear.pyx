@@ -11,8 +11,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from gpt2fast.kernels.cpu cimport (
-    GF_GROUP, GF_MAX_ROWS, GF_PANEL, allocate, checked_size, checked_threads, gf_epilogue, gf_group, parallel_for, release,
-    rows,
+    GF_GROUP, GF_MAX_ROWS, GF_PANEL, allocate, checked_size, checked_threads, gf_epilogue, gf_group, parallel_for,
+    release, rows,
 )
 from gpt2fast.kernels.packing cimport (
     BLAS_COLUMNS, BLAS_ROWS, PANEL_BFLOAT16, PANEL_FLOAT32, PANEL_INT4, PANEL_INT8, Layout, Packing, pack_panel,

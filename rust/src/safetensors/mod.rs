@@ -327,6 +327,7 @@ fn integers(values: Vec<Value>) -> Result<Vec<u64>, Value> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
