@@ -96,7 +96,7 @@ def test_copies_share_the_weights(make):
     assert other is not model
     other.num_threads = 7
     assert model.num_threads != 7
-    assert other._transformer is model._transformer
+    assert other._network is model._network
 
 
 def test_language_models():
