@@ -36,7 +36,7 @@ cdef enum:
     PART = 2048
 
 # Inputs or outputs of a weight are fewer, so that no number below wraps around.
-LIMIT = 2**40
+_LIMIT = 2**40
 
 blas_product = NULL
 
@@ -48,7 +48,7 @@ def packed_size(k, n, str dtype):
 
 cdef object _panels_size(Layout layout, k, n):
     # In Python's integers, which never wrap around: k and n may be numbers of a file.
-    if not (0 <= k < LIMIT and 0 <= n < LIMIT):
+    if not (0 <= k < _LIMIT and 0 <= n < _LIMIT):
         raise InputError(f"a weight of {k} inputs and {n} outputs is too large")
     cdef object size = panel_bytes(layout, k)
     return (n + GF_PANEL - 1) // GF_PANEL * size

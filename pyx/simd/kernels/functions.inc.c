@@ -56,7 +56,8 @@ GF_INLINE vf vgelu_new(vf x) { return vlogistic(x, x * vfma(x * x, splat(0.07135
 /* 0.5 x (1 + erf(x / sqrt 2)). */
 GF_INLINE vf vgelu(vf x) { return splat(0.5f) * x * (splat(1.0f) + verf(x * splat(0.707106781f))); }
 
-/* tanh: under 0.625 a polynomial in x^2 (Moshier's Cephes tanhf), where the other form cancels; then 1 - 2 / (e^2x + 1). */
+/* tanh, within 1.3 ULP: under 0.625, where the other form cancels, a polynomial in x^2 (Moshier's Cephes tanhf); then
+ * 1 - 2 / (e^2x + 1). */
 GF_INLINE vf vtanh(vf x) {
     const vf magnitude = (vf)((vi)x & 0x7fffffff);
     vf z = x * x;
