@@ -109,7 +109,7 @@ sanitize: $(VENV)/.installed-test  ## run the kernels' tests at each CPU level u
 	@for level in $$($(BIN)/python -c 'from gpt2fast.kernels.cpu import *; print(*supported_levels())'); do \
 		echo "== sanitize: $$level =="; \
 		LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libstdc++.so)" \
-			ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 GPT2FAST_CPU=$$level \
+			ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 GPT2FAST_CPU=$$level \
 			PYTHONPATH=build/sanitize $(BIN)/pytest -q -m "not slow" $(SANITIZED) || exit 1; \
 	done
 	@echo "== sanitize: kernels.cu, choice.cu =="
