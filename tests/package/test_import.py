@@ -76,6 +76,7 @@ def test_errors_are_also_the_built_in_that_fits():
         "MissingFileError": FileNotFoundError,
         "NonFiniteError": ValueError,
         "NotBuiltError": ImportError,
+        "OutOfMemoryError": MemoryError,
         "UnknownTokenError": KeyError,
     }
     assert set(fitting) == set(errors.__all__)
