@@ -66,6 +66,10 @@ def byte_symbols() -> list[str]:
 def wide_string(utf8: bytes) -> str | None:
     """The str of bytes; None where `bytes.decode` makes it as fast, or they are not UTF-8."""
 
+def array_elements(block: _Text) -> tuple[Any, int, bool]:
+    """The elements of a JSON array that end in a block, as lines; how many of its bytes they are, and whether the array
+    ends."""
+
 def read_jsonl(block: _Text, field: str, mend: bool, num_threads: int) -> tuple[Any, Any, list[tuple[int, str]], int]:
     """The texts that a field holds in JSON lines: their bytes, their spans, the bad lines (number from 0, why), and how
     many lines were mended."""

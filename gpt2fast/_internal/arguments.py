@@ -4,11 +4,45 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 from gpt2fast.errors import InputError, InputTypeError
 
-__all__ = ["real_number", "whole_number"]
+__all__ = ["flag", "one_of", "real_number", "utf8", "whole_number"]
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value` as a bool.  Raises InputTypeError where it is neither true nor false, as an array of two.
+
+    >>> flag("overwrite", 1)
+    True
+    """
+    try:
+        return bool(value)
+    except Exception:
+        raise InputTypeError(f"{name} is {value!r}; expected True or False") from None
+
+
+def one_of(name: str, value: Any, expected: Iterable[str]) -> str:
+    """`value`, which is one of a few words.  Raises InputError where it is not.
+
+    >>> one_of("eot", "append", ("none", "append"))
+    'append'
+    """
+    if not isinstance(value, str) or value not in expected:
+        raise InputError(f"{name} is {value!r}; expected one of {', '.join(expected)}")
+    return value
+
+
+def utf8(name: str, value: Any) -> bytes:
+    """The bytes of a str.  Raises InputTypeError where it is none, InputError for a lone surrogate, which has none."""
+    if not isinstance(value, str):
+        raise InputTypeError(f"{name} is of type {type(value).__name__}; expected str")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{name} is {value!a}, which holds a lone surrogate; expected text that UTF-8 has") from None
 
 
 def whole_number(name: str, value: Any, *, least: int = 0) -> int:

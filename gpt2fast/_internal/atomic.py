@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import filecmp
 import os
 import secrets
 import stat
@@ -13,10 +14,13 @@ from typing import BinaryIO
 
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
-__all__ = ["atomic_write", "sync_directory"]
+__all__ = ["atomic_write", "put_in_place", "sync_directory"]
 
 # Filesystems that cannot fsync a directory say so with one of these.
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+
+# What filesystems without hard links say.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
@@ -82,6 +86,36 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.unlink(temporary)
         raise
     sync_directory(target.parent)
+
+
+def put_in_place(source: str, target: str, *, overwrite: bool) -> None:
+    """Give the file `source` the name `target`, on the same filesystem, at one moment.
+
+    What has that name is replaced with `overwrite` only.  Whether there is anything is decided by the system as it
+    gives the name, so nothing that appears meanwhile is lost.  A file with the very content of `source` counts as put
+    there before.  Raises InputError where there is something else, or with `overwrite` a directory or a device.
+    """
+    if overwrite:
+        if not os.path.islink(target):
+            _mode_to_keep(Path(target))
+        os.replace(source, target)
+        return
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        if not os.path.isfile(target) or not filecmp.cmp(source, target, shallow=False):
+            raise InputError(f"{target}: is there already; to replace it, say --overwrite") from None
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        try:
+            # A name of our own, which only we put a file to.
+            os.close(os.open(target, _CREATE, 0o666))
+        except FileExistsError:
+            raise InputError(f"{target}: is there already; to replace it, say --overwrite") from None
+        os.replace(source, target)
+        return
+    os.unlink(source)
 
 
 def _mode_to_keep(target: Path) -> int | None:

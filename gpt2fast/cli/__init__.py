@@ -32,15 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2 is a command line that cannot be understood or whose values make no sense: raised as SystemExit by the parser, as
     is status 0 after --help or --version, and returned where a command finds it.
     """
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    for name, value in vars(options).items():
-        # argparse of Python 3.10 to 3.12 makes [] of the -- in --prompt=--.
-        if value == [] and name != "files":
-            setattr(options, name, "--")
-        elif isinstance(value, list):  # of an option that may be repeated
-            setattr(options, name, ["--" if item == [] else item for item in value])
     try:
+        options = _parser().parse_args(arguments)
+        for name, value in vars(options).items():
+            # argparse of Python 3.10 to 3.12 makes [] of the -- in --prompt=--.
+            if value == [] and name != "files":
+                setattr(options, name, "--")
+            elif isinstance(value, list):  # of an option that may be repeated
+                setattr(options, name, ["--" if item == [] else item for item in value])
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             options.run(options)
@@ -83,9 +82,9 @@ class _Version(argparse.Action):
         import gpt2fast
 
         try:
-            print("gpt2fast", gpt2fast.__version__)
+            stdout().write(f"gpt2fast {gpt2fast.__version__}\n".encode())
         except PackageNotFoundError:  # run from a source tree
-            print("gpt2fast, not installed")
+            stdout().write(b"gpt2fast, not installed\n")
         parser.exit()
 
 
@@ -102,7 +101,7 @@ class _Completion(argparse.Action):
             for action in command._actions:
                 if action.metavar in ("FILE", "OUT", "DIRECTORY") or action.dest in ("model", "tokenizer"):
                     action.complete = shtab.FILE  # where shtab looks for it
-        print(shtab.complete(parser, shell))
+        stdout().write(f"{shtab.complete(parser, shell)}\n".encode())
         parser.exit()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
+import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gpt2fast.errors import Error, InputError, InputTypeError
 
@@ -90,14 +92,20 @@ def add_model(parser: argparse.ArgumentParser, dtype: str | None = None) -> None
 
 def add_documents(parser: Any) -> None:
     """How documents are found in files: --field, --separator, --input-format and --on-error, None where not given."""
-    parser.add_argument("--field", metavar="NAME", help="the field or column that holds the text (default: text)")
     parser.add_argument(
-        "--separator", metavar="LINE", help="the line between documents of a text file; '' for blank lines"
+        "--field",
+        metavar="NAME",
+        help="the field or column that holds the text; meta.text is one within another (default: text)",
+    )
+    parser.add_argument(
+        "--separator",
+        metavar="LINE",
+        help="the line between documents of a text file; '' for blank lines; '<|endoftext|>' also within lines",
     )
     parser.add_argument(
         "--input-format",
         metavar="KIND",
-        help="what to read, where names don't tell: txt, jsonl or parquet, also jsonl.gz and so on",
+        help="what to read, where names don't tell: txt, jsonl, csv, parquet or arrow, also jsonl.gz and so on",
     )
     parser.add_argument(
         "--on-error",
@@ -105,6 +113,23 @@ def add_documents(parser: Any) -> None:
         help="bad lines: stop with file and line, skip and count them, or first make U+FFFD of what is no UTF-8 "
         "(default: error)",
     )
+
+
+def add_kept(parser: Any) -> None:
+    """--overwrite and --restart, of a command whose work goes on where it was stopped."""
+    parser.add_argument("--overwrite", action="store_true", help="replace outputs that are there")
+    parser.add_argument("--restart", action="store_true", help="forget what an interrupted job has done")
+
+
+@contextmanager
+def resumable(options: argparse.Namespace) -> Iterator[None]:
+    """An interrupt within is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not options.quiet:
+            print("[stopped; the same command goes on from here]", file=sys.stderr)
+        raise
 
 
 def add_progress(parser: argparse.ArgumentParser) -> None:
@@ -179,11 +204,38 @@ def encode(tokenizer: Tokenizer, text: bytes, options: argparse.Namespace) -> li
 # Input and output
 
 
+class _Whole:
+    """Standard output where nothing buffers it, as with PYTHONUNBUFFERED: one write may take less than it is given."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+
+    def write(self, content: bytes) -> int:
+        left = memoryview(content)
+        while len(left):
+            count = self._raw.write(left)
+            if count is None:  # who started this process set it not to block
+                select.select([], [self._raw], [])
+            else:
+                left = left[count:]
+        return len(content)
+
+    def flush(self) -> None:
+        self._raw.flush()
+
+
 def stdout() -> BinaryIO:
-    """Standard output, for bytes.  Raises InputError where the process was started without one."""
+    """Standard output, for bytes, of which each is written or an error raised.
+
+    Raises InputError where the process was started without one.
+    """
     if sys.stdout is None:
         raise InputError("standard output is closed")
-    return sys.stdout.buffer
+    buffer: Any = sys.stdout.buffer
+    if isinstance(buffer, io.BufferedWriter):
+        sys.stdout.flush()  # what others wrote comes first
+        buffer = buffer.raw
+    return cast(BinaryIO, _Whole(buffer) if isinstance(buffer, io.RawIOBase) else buffer)
 
 
 def read(file: str) -> bytes:
@@ -197,6 +249,19 @@ def read(file: str) -> bytes:
 def text(options: argparse.Namespace, file: str) -> bytes:
     """The bytes of --text, as the shell passed them, whatever the locale; else the file's."""
     return read(file) if options.text is None else os.fsencode(options.text)
+
+
+def confirm(question: str) -> bool:
+    """Whether the person at the terminal says yes; where there is none, no."""
+    if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
+        return False
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def tell_note(message: str) -> None:
+    """Tell on standard error what is not as it may seem."""
+    print("note:", " ".join(message.split()), file=sys.stderr)
 
 
 def tell_skipped() -> Callable[[str], None]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
+
+from gpt2fast.cli.common import stdout
 
 __all__ = ["Parser"]
 
@@ -45,6 +48,13 @@ class Parser(argparse.ArgumentParser):
                 if near:
                     words += f"; did you mean {near[0]}?"
         self.error(words)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help is output as any other: all of it is written, or an error raised."""
+        if message and file is not None and file is sys.stdout:
+            stdout().write(message.encode())
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """End with status 2 and the message; of a value that is none of the choices it names the nearest."""

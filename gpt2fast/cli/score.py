@@ -5,10 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpt2fast.cli import common
 from gpt2fast.cli.common import UsageError
+
+if TYPE_CHECKING:
+    from gpt2fast.corpus import ScoreSummary
+
+#: Options that have a use with -o only.
+_OF_DOCUMENTS = (
+    *("field", "separator", "input_format", "on_error", "tokens", "with_text"),
+    *("progress", "overwrite", "restart"),
+)
 
 
 def add_to(commands: Any) -> None:
@@ -20,8 +29,9 @@ def add_to(commands: Any) -> None:
         "how probable texts are, token by token or document by document",
         "Write a table with the log-probability, surprisal in bits, rank and entropy in bits of each token of a text; "
         "the perplexity goes to standard error.  With -o, write a table of documents instead: of text files, JSON "
-        "lines and Parquet, each also with .gz or .zst, the tokens, log-likelihood, perplexity and bits per byte of "
-        "each document.  The first token comes after end-of-text, or after the context.",
+        "lines and arrays, CSV, Parquet and Arrow, each also with .gz, .zst, .xz or .bz2, the tokens, log-likelihood, "
+        "perplexity and bits per byte of each document; a job that was stopped goes on when the same command is given "
+        "again.  The first token comes after end-of-text, or after the context.",
         "Examples:\n"
         "  gpt2fast score --html story.txt > story.html\n"
         "  gpt2fast score --by-word --text 'The horse raced past the barn fell.'\n"
@@ -29,8 +39,11 @@ def add_to(commands: Any) -> None:
     )
     form = score.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a JSON object a line instead of a table")
+    form.add_argument("--csv", action="store_true", help="commas between the columns, for spreadsheets")
     form.add_argument("--html", action="store_true", help="a page that shows the text, coloured by surprisal")
-    form.add_argument("-o", "--output", metavar="OUT", help="a row for each document: a .parquet, .jsonl or .tsv file")
+    form.add_argument(
+        "-o", "--output", metavar="OUT", help="a row for each document: a .parquet, .jsonl, .csv or .tsv file"
+    )
     score.add_argument(
         "--by-word", action="store_true", help="a row for each word, punctuation attached, instead of each token"
     )
@@ -55,6 +68,7 @@ def add_to(commands: Any) -> None:
         "--tokens", action="store_true", help="lists of ids, log-probabilities, ranks, entropies, too"
     )
     documents.add_argument("--with-text", action="store_true", help="the text, too")
+    common.add_kept(documents)
     common.add_progress(score)
 
 
@@ -62,7 +76,7 @@ def _score_command(options: argparse.Namespace) -> None:
     if options.output is not None:
         _score_documents(options)
         return
-    for name in ("field", "separator", "input_format", "on_error", "tokens", "with_text", "progress"):
+    for name in _OF_DOCUMENTS:
         if getattr(options, name):
             raise UsageError(
                 f"--{name.replace('_', '-')} is for documents, which -o OUT scores; without it, it has no use"
@@ -89,8 +103,11 @@ def _score_command(options: argparse.Namespace) -> None:
     if options.html:
         page = report.render_html(score, f"{'text' if options.text is not None else name} under {options.model}")
     else:
-        render = report.render_json_lines if options.json else report.render_tsv
-        page = render(score, by_word=options.by_word)
+        page = (
+            report.render_json_lines(score, by_word=options.by_word)
+            if options.json
+            else report.render_delimited(score, by_word=options.by_word, delimiter="," if options.csv else "\t")
+        )
     common.stdout().write(page.encode("utf-8", "surrogateescape"))
     if not options.quiet:
         common.stdout().flush()
@@ -102,9 +119,24 @@ def _score_documents(options: argparse.Namespace) -> None:
         raise UsageError("--by-word is for one text; -o OUT writes a row for each document")
     if options.text is not None:
         raise UsageError("--text is one text; -o OUT scores the documents of files")
+    with common.resumable(options):
+        summary = _score_files(options)
+    if not options.quiet:
+        rate = summary.tokens / max(summary.seconds, 1e-9)
+        skipped = f", {summary.skipped:,} bad lines or documents skipped" if summary.skipped else ""
+        resumed = ", after what earlier runs had done" if summary.resumed else ""
+        print(
+            f"[{summary.documents:,} documents, {summary.tokens:,} tokens in {summary.seconds:.1f} s, "
+            f"{rate:,.0f} tokens/s{skipped}{resumed}]\n"
+            f"[perplexity {summary.perplexity:.2f}, {summary.bits_per_byte:.3f} bits per byte over all]",
+            file=sys.stderr,
+        )
+
+
+def _score_files(options: argparse.Namespace) -> ScoreSummary:
     from gpt2fast.corpus import score_files
 
-    summary = score_files(
+    return score_files(
         options.files,
         options.output,
         common.load(options),
@@ -119,17 +151,11 @@ def _score_documents(options: argparse.Namespace) -> None:
         text=options.with_text,
         on_error=options.on_error or "error",
         on_skip=None if options.quiet else common.tell_skipped(),
+        on_note=common.tell_note,
         progress=False if options.quiet else options.progress,
+        overwrite=options.overwrite,
+        restart=options.restart,
     )
-    if not options.quiet:
-        rate = summary.tokens / max(summary.seconds, 1e-9)
-        skipped = f", {summary.skipped:,} bad lines or documents skipped" if summary.skipped else ""
-        print(
-            f"[{summary.documents:,} documents, {summary.tokens:,} tokens in {summary.seconds:.1f} s, "
-            f"{rate:,.0f} tokens/s{skipped}]\n"
-            f"[perplexity {summary.perplexity:.2f}, {summary.bits_per_byte:.3f} bits per byte over all]",
-            file=sys.stderr,
-        )
 
 
 def _as_str(text: bytes) -> str | bytes:

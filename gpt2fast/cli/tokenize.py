@@ -19,9 +19,9 @@ def add_to(commands: Any) -> None:
         "tokenize",
         _tokenize,
         "corpora to token files",
-        "Tokenize text files (a document a file, or between separators), JSON lines and Parquet, each also with .gz or "
-        ".zst, into the token files that nanoGPT, llm.c, NumPy and Arrow read.  A job that was stopped goes on when "
-        "the same command is given again.",
+        "Tokenize text files (a document a file, or between separators), JSON lines and arrays, CSV, Parquet and "
+        "Arrow, each also with .gz, .zst, .xz or .bz2, into the token files that nanoGPT, llm.c, NumPy and Arrow read. "
+        "A job that was stopped goes on when the same command is given again.",
         "Examples:\n"
         "  gpt2fast tokenize corpus/ -o data/ --format nanogpt --append-eot --val-fraction 0.0005\n"
         "  gpt2fast tokenize 'fineweb/*.parquet' -o fineweb.bin --eot prepend --shard-tokens 100000000",
@@ -62,6 +62,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--shard-tokens", type=common.positive, metavar="N", help="numbered files of N tokens instead of one file"
     )
+    parser.add_argument(
+        "--max-shards",
+        type=common.positive,
+        default=10_000,
+        metavar="N",
+        help="more files than this are made only after a question on a terminal (default: 10000)",
+    )
     common.add_tokenizer(parser)
     common.add_allow_special(parser)
     parser.add_argument(
@@ -73,18 +80,21 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--address", metavar="ADDRESS", help="the Ray cluster's address (default: RAY_ADDRESS, else a local one)"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace outputs that are there")
-    parser.add_argument("--restart", action="store_true", help="forget what an interrupted job has done")
+    common.add_kept(parser)
     common.add_progress(parser)
 
 
 def _tokenize(options: argparse.Namespace) -> None:
-    try:
-        summary = _run(options)
-    except KeyboardInterrupt:
-        if not options.quiet:
-            print("[stopped; the same command goes on from here]", file=sys.stderr)
-        raise
+    from gpt2fast.corpus.job import TooManyShards
+
+    with common.resumable(options):
+        try:
+            summary = _run(options)
+        except TooManyShards as error:
+            if not common.confirm(f"{error.count} files would be made.  Go on?"):
+                raise
+            options.max_shards = sys.maxsize
+            summary = _run(options)
     if not options.quiet:
         print(_render(summary), file=sys.stderr)
 
@@ -105,8 +115,10 @@ def _run(options: argparse.Namespace) -> Summary:
         val_fraction=options.val_fraction,
         seed=options.seed,
         shard_tokens=options.shard_tokens,
+        max_shards=options.max_shards,
         on_error=options.on_error,
         on_skip=None if options.quiet else common.tell_skipped(),
+        on_note=common.tell_note,
         num_threads=options.threads,
         progress=False if options.quiet else options.progress,
         overwrite=options.overwrite,

@@ -58,6 +58,8 @@ class DocumentBatch:
     raw: int = 0
     skipped: int = 0
     mended: int = 0
+    #: Whether a job can go on from the cursor: not where a long text is passed on in parts.
+    is_place: bool = True
 
     @property
     def text_bytes(self) -> int:

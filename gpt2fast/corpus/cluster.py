@@ -26,7 +26,7 @@ import numpy as np
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.corpus.batches import Cursor, merge_small
 from gpt2fast.corpus.dependencies import missing, pyarrow_parquet
-from gpt2fast.corpus.documents import Reading, read_batches
+from gpt2fast.corpus.documents import Reading, begins_array, read_batches
 from gpt2fast.corpus.encoding import Encoder
 from gpt2fast.corpus.formats import PART, PART_OF_ROWS, mapped
 from gpt2fast.corpus.inputs import Input
@@ -73,13 +73,18 @@ def plan_units(inputs: Sequence[Input], separator: str | None) -> Iterator[Unit]
         if not source.compression and source.size > UNIT_BYTES:
             if source.kind == "parquet":
                 borders = list(_row_groups(source))
-            elif source.kind == "jsonl":
+            elif source.kind == "jsonl" and not _is_array(source):
                 borders = list(_after(source, re.compile(rb"\n"), 1))
-            elif separator is not None:
+            elif source.kind == "txt" and separator is not None:
                 line = separator.encode()
                 borders = list(_after(source, re.compile(rb"(?<=\n)" + re.escape(line) + rb"\r?\n"), len(line) + 3))
         for start, end in zip([0, *borders], [*borders, None], strict=True):
             yield Unit(source, start, end)
+
+
+def _is_array(source: Input) -> bool:
+    with open(source.path, "rb") as file:
+        return begins_array(file.read(1 << 12))
 
 
 def _after(source: Input, border: re.Pattern[bytes], most: int) -> Iterator[int]:
@@ -161,7 +166,8 @@ class Task:
 
     def _run(self, number: int, unit: Unit) -> None:
         told: list[str] = []
-        how = Reading(self.options, self.num_threads, told.append, self.tokenizer)
+        notes: list[str] = []
+        how = Reading(self.options, self.num_threads, told.append, self.tokenizer, notes.append)
         start = Cursor(position=unit.start)
         encoder = Encoder(self.tokenizer, self.options, np.dtype(self.dtype), self.num_threads)
         series = self.series(number, attempt := secrets.token_hex(8))
@@ -178,6 +184,7 @@ class Task:
                 "attempt": attempt,
                 "counts": asdict(counts),
                 "told": told[:_TOLD],
+                "notes": notes,
             }
             with atomic_write(self.note(number)) as file:
                 file.write(json.dumps(note).encode())
@@ -224,14 +231,7 @@ def _count_lines(path: str, end: int) -> int:
 # The process that has the job
 
 
-def run(
-    job: Job,
-    *,
-    address: str | None,
-    num_threads: int | None,
-    progress: bool | None,
-    on_skip: Callable[[str], None],
-) -> None:
+def run(job: Job, how: Reading, *, address: str | None, num_threads: int | None, progress: bool | None) -> None:
     """Do what is left of the job on the cluster at `address` (or a local one that is started for it).
 
     Errors come through, and leave the job to be gone on with.
@@ -263,7 +263,7 @@ def run(
         with Progress(sum(unit.size for unit in units), done, progress) as bar:
             for number in _in_order(ray, task, units, first):
                 before = job.outputs.tokens
-                _append(job, task, number, on_skip)
+                _append(job, task, number, how)
                 done += units[number].size
                 bar.update(done, job.outputs.tokens - before)
     except ray.exceptions.RayError as error:
@@ -313,7 +313,7 @@ def _raise(error: tuple[str, Any] | None) -> None:
         raise InputError(content) if kind == "input" else OSError(*content)
 
 
-def _append(job: Job, task: Task, number: int, on_skip: Callable[[str], None]) -> None:
+def _append(job: Job, task: Task, number: int, how: Reading) -> None:
     """Append a part to the outputs, note that, and remove it."""
     with open(task.note(number), "rb") as file:
         note = json.load(file)
@@ -327,7 +327,9 @@ def _append(job: Job, task: Task, number: int, on_skip: Callable[[str], None]) -
             output.append(tokens[start : start + _BLOCK], lengths[:0])
     job.counts.add(Counts(**note["counts"]))
     for message in note["told"]:
-        on_skip(message)
+        how.on_skip(message)
+    for message in note.get("notes", []):  # parts that an older version made have none
+        how.on_note(message)
     job.save({"unit": number + 1})
     _remove_part(task, number)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt2fast.errors import MissingDependencyError
 
-__all__ = ["missing", "pyarrow_parquet", "require", "zstandard"]
+__all__ = ["missing", "pyarrow_ipc", "pyarrow_parquet", "require", "zstandard"]
 
 
 def missing(what: str, package: str, extra: str) -> MissingDependencyError:
@@ -18,6 +18,8 @@ def require(what: str, kind: str) -> None:
     """Raises MissingDependencyError where the library for a kind of file is not there; of most kinds none is needed."""
     if kind == "parquet":
         pyarrow_parquet(what)
+    elif kind == "arrow":
+        pyarrow_ipc(what)
     elif kind == "zst":
         zstandard(what)
 
@@ -30,6 +32,16 @@ def pyarrow_parquet(what: str) -> tuple[Any, Any]:
     except ImportError:
         raise missing(what, "pyarrow", "corpus") from None
     return pyarrow, pyarrow.parquet
+
+
+def pyarrow_ipc(what: str) -> tuple[Any, Any]:
+    """pyarrow and pyarrow.ipc.  Raises MissingDependencyError."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise missing(what, "pyarrow", "corpus") from None
+    return pyarrow, pyarrow.ipc
 
 
 def zstandard(what: str) -> Any:

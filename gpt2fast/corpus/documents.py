@@ -1,12 +1,11 @@
-"""The documents of an input: text files, JSON lines and Parquet, read in batches from any cursor on."""
+"""The documents of an input: text files, JSON lines and arrays, and tables, read in batches from any cursor on."""
 
 from __future__ import annotations
 
 import codecs
-import contextlib
 import re
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,32 +13,39 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast import _bpe
+from gpt2fast.corpus import columns
 from gpt2fast.corpus.batches import BATCH_BYTES, HASHED_BYTES, Cursor, DocumentBatch, batch_of
-from gpt2fast.corpus.dependencies import pyarrow_parquet
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.streams import ByteStream
-from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.tokenizer.arrow import plain_strings, texts_of
+from gpt2fast.errors import InputError
+from gpt2fast.tokenizer.arrow import texts_of
+from gpt2fast.tokenizer.cuts import cut_inside
 from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
+from gpt2fast.tokenizer.special import END_OF_TEXT
 
-__all__ = ["PART_BYTES", "read_batches"]
+__all__ = ["PART_BYTES", "begins_array", "read_batches", "separator_pattern"]
 
 #: A document of a text file that is longer is read and encoded in parts; one that is shorter never is.
 PART_BYTES = 1 << 23
-#: A line of JSON that is longer is an error: it has to be in memory as a whole.
+#: A line of JSON that is longer, or an element of an array, is an error: it has to be in memory as a whole.
 MOST_BYTES_OF_A_LINE = 1 << 28
+#: A text that is longer and can be cut nowhere is an error for the same reason.
+MOST_BYTES_UNCUT = 1 << 26
+#: Documents of a batch of text, at most: short ones take more memory than their bytes.
+_MOST_DOCUMENTS = 1 << 17
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read: the options, the threads, whom to tell of a bad line that is skipped, and for which tokenizer
-    (GPT-2's where none is named)."""
+    """How to read: the options, the threads, whom to tell of a bad line that is skipped, for which tokenizer (GPT-2's
+    where none is named), and whom to tell of what is only worth a word."""
 
     options: CorpusOptions
     num_threads: int
     on_skip: Callable[[str], None] = lambda message: None
     tokenizer: Tokenizer | None = None
+    on_note: Callable[[str], None] = lambda message: None
 
     def last_cut(self, text: memoryview) -> int:
         """The last place where a text that goes on can be cut without changing an id; 0 where there is none."""
@@ -68,63 +74,118 @@ def read_batches(source: Input, start: Cursor, how: Reading, end: int | None = N
 
 
 def _read_txt(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
-    """A document a file, or one between any two lines that are the separator; long ones in parts."""
+    """A document a file, or one between any two separators; long ones in parts."""
     stream = ByteStream(source, end)
-    separator = None if how.options.separator is None else how.options.separator.encode()
-    try:
+    separators = _Separators(how.options)
+    with closing(stream):
         # One byte that was taken stays before the text, to tell whether a line begins there.
         text = b"\n"
         if start.position:
             stream.skip(start.position - 1)
             text = stream.read(1)
-        cursor, searched, final = start, 0, False
-        while not final:
-            # At least as much as there is: what cannot be cut doubles, and is looked through a few times only.
-            wanted = max(PART_BYTES, len(text))
-            block = stream.read(wanted)
-            final = len(block) < wanted
-            text += block
-            spans, searched = _ended_documents(text, separator, searched)
-            taken = spans.pop()[0]  # the last one is what is left
-            is_open = cursor.is_open and not spans
-            if final:
-                spans.append((taken, _end_of_last(text, separator, searched)))
+        cursor, searched, final, more = start, 1, False, False
+        while more or not final:
+            if not more:
+                # At least as much as there is: what cannot be cut doubles, and is looked through a few times only.
+                wanted = max(PART_BYTES, len(text))
+                block = stream.read(wanted)
+                final = len(block) < wanted
+                text += block
+            spans, left, searched, more = separators.find(text, searched, final, cursor.is_open)
+            taken, is_open = left, cursor.is_open and left == 1
+            if final and not more:
+                spans.append((left, len(text)))
                 taken, is_open = len(text), False
-            elif len(text) - taken >= PART_BYTES:
-                known = searched if _may_be(separator, text, searched) else len(text)
-                cut = how.last_cut(memoryview(text)[taken:known])
-                if cut > (0 if is_open else HASHED_BYTES):
-                    spans.append((taken, taken + cut))
-                    taken, is_open = taken + cut, True
+            elif not more and len(text) - left >= PART_BYTES:
+                cut = _last_cut(source, memoryview(text)[left:searched], how, 0 if is_open else HASHED_BYTES)
+                if cut:
+                    spans.append((left, left + cut))
+                    taken, is_open = left + cut, True
             batch = _texts(source, cursor, how, text, spans, taken, is_open)
             batch.raw = stream.raw_position
             cursor = batch.cursor
-            text, searched = text[taken - 1 :], max(searched - taken + 1, 0)
+            text, searched = text[taken - 1 :], max(searched - taken + 1, 1)
             yield batch
-    finally:
-        stream.close()
+        if not start.position and end is None and separators.never_alone:
+            how.on_note(
+                f"{source.name}: the separator {how.options.separator!r} stands within lines and on no line of its "
+                "own; the file is one document"
+            )
 
 
-def _ended_documents(text: bytes, separator: bytes | None, searched: int) -> tuple[list[tuple[int, int]], int]:
-    """The spans of the documents that a separator ends, and of what is left; where to search on, the last line."""
-    if separator is None:
-        return [(1, len(text))], len(text)
-    spans, begin = [], 1
-    for match in re.compile(rb"(?<=\n)" + re.escape(separator) + rb"\r?\n").finditer(text, searched):
-        spans.append((begin, match.start()))
-        begin = match.end()
-    return [*spans, (begin, len(text))], text.rfind(b"\n") + 1
+def _last_cut(source: Input, text: memoryview, how: Reading, least: int) -> int:
+    """The last place behind `least` where the text can be cut without changing an id; 0 where there is none yet."""
+    cut = how.last_cut(text)
+    if cut <= least:
+        cut = cut_inside(text, how.tokenizer or get_encoding())
+    if cut <= least and len(text) >= MOST_BYTES_UNCUT:
+        raise InputError(
+            f"{source.name}: {len(text) >> 20} MiB without a place where the text can be cut: it has to be encoded as "
+            f"a whole, which is done up to {MOST_BYTES_UNCUT >> 20} MiB"
+        )
+    return cut if cut > least else 0
 
 
-def _may_be(separator: bytes | None, text: bytes, line: int) -> bool:
-    """Whether the unfinished last line, which starts at `line`, may become a separator."""
-    return separator is not None and (separator + b"\r").startswith(text[line : line + len(separator) + 2])
+def separator_pattern(separator: str, *, final: bool = True) -> re.Pattern[bytes]:
+    """What separates documents: a line that is the separator, with its end; end-of-text also within a line.
+
+    A last line needs no end where the text is `final`.
+    """
+    text = re.escape(separator.encode())
+    end = rb"\r?(?:\n|\Z)" if final else rb"\r?\n"
+    within = b"|" + text if separator == END_OF_TEXT else b""
+    return re.compile(rb"(?<=\n)" + text + end + within)
 
 
-def _end_of_last(text: bytes, separator: bytes | None, line: int) -> int:
-    """Where the last document ends: before a last line that is a separator, though no newline ends it."""
-    last = separator is not None and line > 0 and text[line : line + len(separator) + 2]
-    return line if last in (separator, (separator or b"") + b"\r") and separator is not None else len(text)
+class _Separators:
+    """Finds the documents between separators in a text that comes in parts."""
+
+    def __init__(self, options: CorpusOptions) -> None:
+        self._is_none = options.separator is None
+        self._separator = (options.separator or "").encode()
+        self._is_within = options.separator == END_OF_TEXT
+        self._patterns = [separator_pattern(options.separator or "", final=final) for final in (False, True)]
+        self._found = self._seen = False
+
+    @property
+    def never_alone(self) -> bool:
+        """Whether the separator was seen, but separated nothing."""
+        return self._seen and not self._found
+
+    def find(
+        self, text: bytes, searched: int, final: bool, is_open: bool
+    ) -> tuple[list[tuple[int, int]], int, int, bool]:
+        """The spans of the documents that end in `text`, which begins at 1; where what is left begins; from where on it
+        may hold what becomes a separator; and whether there are more documents in it.
+
+        What is before `searched` holds no separator.  A document of nothing is none, but one that is open has to end.
+        """
+        if self._is_none:
+            return [], 1, len(text), False
+        spans: list[tuple[int, int]] = []
+        begin = 1
+        # A match that ends here may be a longer one when there is more text.
+        certain = len(text) if final else len(text) - 2
+        for match in self._patterns[final].finditer(text, searched):
+            if match.end() > certain and self._is_within:
+                break
+            self._found = True
+            if match.start() > begin or (is_open and begin == 1):
+                spans.append((begin, match.start()))
+            begin = match.end()
+            if len(spans) == _MOST_DOCUMENTS:
+                return spans, begin, begin, True
+        if self._separator and not self._found:
+            self._seen = self._seen or text.find(self._separator, searched) >= 0
+        return spans, begin, max(begin, self._possible(text)), False
+
+    def _possible(self, text: bytes) -> int:
+        """From where on the end of the text may be the beginning of a separator."""
+        if self._is_within:
+            return max(len(text) - len(self._separator) - 2, 1)
+        line = text.rfind(b"\n") + 1
+        last = text[line : line + len(self._separator) + 2]
+        return line if (self._separator + b"\r").startswith(last) else len(text)
 
 
 def _texts(
@@ -162,119 +223,139 @@ def _texts(
     return replace(batch_of(good, cursor.is_open, after), skipped=skipped, mended=mended)
 
 
-# JSON lines
+# JSON lines and arrays
 
 
 def _read_jsonl(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
-    """A document a line: what the field holds in its object."""
+    """A document a line: what the field holds in its object; or an element, where the file is an array."""
     stream = ByteStream(source, end)
-    try:
+    with closing(stream):
+        is_array = begins_array(stream.peek(1 << 12))
         stream.skip(start.position)
-        cursor, pending, dropped, final = start, b"", 0, False
-        while not final:
-            block = stream.read(BATCH_BYTES)
-            final = len(block) < BATCH_BYTES
-            text = pending + block
-            skipped = 0
-            if dropped or (len(text) > MOST_BYTES_OF_A_LINE and _first_line(text) > MOST_BYTES_OF_A_LINE):
-                if not dropped:
-                    how.bad(f"{source.name}:{cursor.line + 1}: longer than {MOST_BYTES_OF_A_LINE >> 20} MiB")
-                first = _first_line(text)
-                dropped += first
-                if not final and not text.endswith(b"\n", 0, first):
-                    pending = b""
-                    continue
-                cursor = replace(cursor, position=cursor.position + dropped, line=cursor.line + 1)
-                text, dropped, skipped = text[first:], 0, 1
-            whole = len(text) if final else text.rfind(b"\n") + 1
-            lines, pending = text[:whole], text[whole:]
-            if lines or skipped:
-                batch = _lines(source, cursor, how, lines)
-                batch.raw, batch.skipped = stream.raw_position, batch.skipped + skipped
-                cursor = batch.cursor
-                yield batch
-    finally:
-        stream.close()
+        yield from (_elements if is_array else _json_lines)(source, stream, start, how)
 
 
-def _first_line(text: bytes) -> int:
+def begins_array(beginning: bytes) -> bool:
+    """Whether a file that begins so holds a JSON array."""
+    return re.match(rb"(?:\xef\xbb\xbf)?\s*\[", beginning) is not None
+
+
+def _json_lines(source: Input, stream: ByteStream, cursor: Cursor, how: Reading) -> Iterator[DocumentBatch]:
+    text, dropped, final = bytearray(), 0, False
+    while not final:
+        block = stream.read(BATCH_BYTES)
+        final = len(block) < BATCH_BYTES
+        text += block
+        skipped = 0
+        if dropped or (len(text) > MOST_BYTES_OF_A_LINE and _first_line(text) > MOST_BYTES_OF_A_LINE):
+            if not dropped:
+                how.bad(f"{source.name}:{cursor.line + 1}: longer than {MOST_BYTES_OF_A_LINE >> 20} MiB")
+            first = _first_line(text)
+            dropped += first
+            if not final and not text.endswith(b"\n", 0, first):
+                text.clear()
+                continue
+            cursor = replace(cursor, position=cursor.position + dropped, line=cursor.line + 1)
+            del text[:first]
+            dropped, skipped = 0, 1
+        whole = len(text) if final else text.rfind(b"\n") + 1
+        if whole or skipped:
+            mark = len(codecs.BOM_UTF8) if not cursor.position and text.startswith(codecs.BOM_UTF8) else 0
+            with memoryview(text)[mark:whole] as lines:
+                batch = _lines(lines, cursor, how, f"{source.name}:{{}}: ")
+            after = replace(cursor, position=cursor.position + whole, line=cursor.line + text.count(b"\n", 0, whole))
+            del text[:whole]
+            cursor = after
+            yield replace(batch, cursor=after, raw=stream.raw_position, skipped=batch.skipped + skipped)
+
+
+def _first_line(text: bytearray) -> int:
     """The length of the first line, its newline included."""
     return text.find(b"\n") + 1 or len(text)
 
 
-def _lines(source: Input, cursor: Cursor, how: Reading, lines: bytes) -> DocumentBatch:
-    """The batch of whole lines."""
-    mark = len(codecs.BOM_UTF8) if not cursor.position and lines.startswith(codecs.BOM_UTF8) else 0
+def _lines(lines: Any, cursor: Cursor, how: Reading, place: str) -> DocumentBatch:
+    """The batch of whole lines; `place` is how a message says where one is, with room for its number."""
     data, spans, bad, mended = _bpe.read_jsonl(
-        memoryview(lines)[mark:], how.options.field, how.options.on_error == "replace", how.num_threads
+        lines, how.options.field, how.options.on_error == "replace", how.num_threads
     )
     for line, message in bad:
-        how.bad(f"{source.name}:{cursor.line + line + 1}: {message}")
-    after = replace(cursor, position=cursor.position + len(lines), line=cursor.line + lines.count(b"\n"))
+        how.bad(place.format(cursor.line + line + 1) + message)
     spans = np.frombuffer(spans, np.int64)
-    return DocumentBatch(memoryview(data), spans, False, after, skipped=len(bad), mended=mended)
+    return DocumentBatch(memoryview(data), spans, False, cursor, skipped=len(bad), mended=mended)
 
 
-# Parquet
+def _elements(source: Input, stream: ByteStream, cursor: Cursor, how: Reading) -> Iterator[DocumentBatch]:
+    """The elements of an array; a cursor's position is behind a comma or the opening bracket, and it counts elements
+    instead of lines."""
+    text, final, ended = bytearray(), False, False
+    if not cursor.position:
+        while b"[" not in text:
+            text += stream.read(1 << 12)
+        cursor = replace(cursor, position=text.index(b"[") + 1)
+        del text[: cursor.position]
+    while not ended:
+        wanted = max(BATCH_BYTES, len(text))
+        block = stream.read(wanted)
+        final = len(block) < wanted
+        text += block
+        with memoryview(text) as view:
+            elements, taken, ended = _bpe.array_elements(view)
+        lines = memoryview(elements)
+        if not ended and final:
+            raise InputError(f"{source.name}: damaged JSON: the file ends within an array")
+        if not taken and len(text) > MOST_BYTES_OF_A_LINE:
+            raise InputError(
+                f"{source.name}: element {cursor.line + 1} is longer than {MOST_BYTES_OF_A_LINE >> 20} MiB"
+            )
+        batch = _lines(lines, cursor, how, f"{source.name}: element {{}}: ")
+        count = bytes(lines).count(b"\n")
+        cursor = replace(cursor, position=cursor.position + taken, line=cursor.line + count)
+        del text[:taken]
+        yield replace(batch, cursor=cursor, raw=stream.raw_position)
+    del text[:1]  # the bracket
+    while text or not final:
+        if text.strip():
+            raise InputError(f"{source.name}: damaged JSON: there is text behind the end of the array")
+        text = bytearray(stream.read(BATCH_BYTES))
+        final = not text
 
 
-def _read_parquet(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
+# Tables
+
+
+def _read_table(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
     """A document a row: what the column holds."""
-    pa, parquet = pyarrow_parquet("reading .parquet")
-    with contextlib.ExitStack() as stack:
-        stream = ByteStream(source)
-        stack.callback(stream.close)
-        file: Any = source.path
-        if source.compression or not source.is_file:
-            # Parquet is read from its end, so it has to be a file.
-            file = stack.enter_context(tempfile.TemporaryFile())
-            while block := stream.read(1 << 22):
-                file.write(block)
-        try:
-            reader = stack.enter_context(parquet.ParquetFile(file))
-            name, schema = how.options.field, reader.schema_arrow
-            if name not in schema.names:
-                found = ", ".join(map(repr, schema.names))
-                raise InputError(f"{source.name}: there is no column {name!r}, but {found}")
-            try:
-                plain_strings(pa.nulls(0, schema.field(name).type), name)
-            except InputTypeError as error:
-                raise InputError(f"{source.name}: {error}") from None
-            yield from _rows(source, start, how, reader, pa, end)
-        except (pa.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            raise InputError(f"{source.name}: damaged Parquet: {error}") from None
-
-
-def _rows(source: Input, start: Cursor, how: Reading, reader: Any, pa: Any, end: int | None) -> Iterator[DocumentBatch]:
-    """The documents of the row groups that begin before the row `end`."""
+    read = columns.read_parquet if source.kind == "parquet" else columns.read_arrow
     cursor = start
-    first = 0  # row of the group
-    for group in range(reader.metadata.num_row_groups):
-        metadata = reader.metadata.row_group(group)
-        if first + metadata.num_rows > cursor.position and (end is None or first < end):
-            size = max(metadata.total_byte_size // max(metadata.num_rows, 1), 1)
-            row = first
-            for record in reader.iter_batches(
-                batch_size=min(max(BATCH_BYTES // 2 // size, 1), 1 << 16),
-                row_groups=[group],
-                columns=[how.options.field],
-                use_threads=False,
-            ):
-                column = record.column(0)[max(cursor.position - row, 0) :]
-                row += len(record)
-                if len(column):
-                    batch = _column(source, cursor, how, column, pa)
-                    batch.raw = source.size * row // reader.metadata.num_rows
-                    cursor = batch.cursor
-                    yield batch
-        first += metadata.num_rows
+    for column, raw in read(source, how.options.field, start.position, end, BATCH_BYTES):
+        batch = replace(_column(source, cursor, how, column), raw=raw)
+        cursor = batch.cursor
+        yield batch
 
 
-def _column(source: Input, cursor: Cursor, how: Reading, column: Any, pa: Any) -> DocumentBatch:
+def _read_csv(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
+    """A document a row: what the column holds; `end` is not looked at."""
+    cursor = start
+    for rows, raw in columns.read_csv(source, how.options.field, start.position, BATCH_BYTES):
+        good: list[bytes] = []
+        numbers = []
+        for number, row in enumerate(rows, cursor.position + 1):
+            if isinstance(row, str):
+                how.bad(row)
+            else:
+                good.append(row)
+                numbers.append(number)
+        whole = batch_of(good, False, cursor)
+        column = memoryview(whole.data), whole.spans
+        texts, bad, mended = _check_rows(source, np.array(numbers, np.int64), how, column)
+        cursor = replace(cursor, position=cursor.position + len(rows))
+        skipped = len(rows) - len(good) + bad
+        yield replace(batch_of(texts, False, cursor), raw=raw, skipped=skipped, mended=mended)
+
+
+def _column(source: Input, cursor: Cursor, how: Reading, column: Any) -> DocumentBatch:
     """The batch of an array of strings, whose bytes stay where they are."""
-    column = plain_strings(column, how.options.field)
     after = replace(cursor, position=cursor.position + len(column))
     rows = np.arange(cursor.position + 1, after.position + 1)
     skipped = 0
@@ -286,7 +367,7 @@ def _column(source: Input, cursor: Cursor, how: Reading, column: Any, pa: Any) -
         column, rows = column.drop_null(), rows[~null]
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid:
+    except ValueError:  # pyarrow's error is one
         texts, bad, mended = _check_rows(source, rows, how, texts_of(column))
         return replace(batch_of(texts, False, after), skipped=skipped + bad, mended=mended)
     return DocumentBatch(*texts_of(column), False, after, skipped=skipped)
@@ -316,5 +397,7 @@ def _check_rows(
 _READERS: dict[str, Callable[[Input, Cursor, Reading, int | None], Iterator[DocumentBatch]]] = {
     "txt": _read_txt,
     "jsonl": _read_jsonl,
-    "parquet": _read_parquet,
+    "csv": _read_csv,
+    "parquet": _read_table,
+    "arrow": _read_table,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.corpus.batches import HASHED_BYTES, Cursor, DocumentBatch
+from gpt2fast._internal.arguments import real_number, whole_number
+from gpt2fast.corpus.batches import BATCH_BYTES, HASHED_BYTES, Cursor, DocumentBatch
+from gpt2fast.errors import InputTypeError
 from gpt2fast.tokenizer.arrow import eot_of, insert_eot
+from gpt2fast.tokenizer.cuts import cut_inside
 
 if TYPE_CHECKING:
     from gpt2fast.corpus.options import CorpusOptions
     from gpt2fast.tokenizer.encoding import Tokenizer
+    from gpt2fast.tokenizer.special import Allowed
 
-__all__ = ["Encoded", "Encoder", "goes_to_val"]
+__all__ = ["Encoded", "Encoder", "goes_to_val", "in_parts"]
+
+#: Bytes of text that are encoded by one call, about.
+_AT_ONCE = 2 * BATCH_BYTES
 
 
 @dataclass
@@ -42,6 +49,7 @@ class Encoded:
     skipped: int
     mended: int
     raw: int
+    is_place: bool
 
 
 def goes_to_val(beginning: bytes | memoryview, fraction: float, seed: int) -> bool:
@@ -53,8 +61,56 @@ def goes_to_val(beginning: bytes | memoryview, fraction: float, seed: int) -> bo
     >>> goes_to_val(b"Once upon a time", 0.5, seed=0), goes_to_val(b"Once upon a time", 0.5, seed=1)
     (True, False)
     """
-    digest = hashlib.blake2b(beginning[:HASHED_BYTES], digest_size=8, key=str(seed).encode()).digest()
+    if not isinstance(beginning, (bytes, memoryview)) or not memoryview(beginning).c_contiguous:
+        raise InputTypeError(f"beginning is of type {type(beginning).__name__}; expected contiguous bytes")
+    real_number("fraction", fraction, least=0, most=1)
+    digest = hashlib.blake2b(
+        beginning[:HASHED_BYTES], digest_size=8, key=str(whole_number("seed", seed)).encode()
+    ).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def in_parts(batch: DocumentBatch, tokenizer: Tokenizer, allowed: Allowed = frozenset()) -> Iterator[DocumentBatch]:
+    """The batch, or where it has very long texts several that together are the same, with a cursor for the last only:
+    what becomes of a text takes several times its memory.  `allowed` are the special tokens that are found."""
+    fine = _cut_finely(memoryview(batch.data), batch.spans, tokenizer, allowed)
+    if fine is batch.spans:
+        yield batch
+        return
+    ends = [*np.flatnonzero(np.diff(fine // _AT_ONCE)).tolist(), len(fine) - 1]
+    start, done, is_open = batch.spans[:1], 1, batch.continues
+    for end in ends:
+        # Texts of nothing at a border are in the part that ends there.
+        known = int(np.searchsorted(batch.spans, fine[end], "right"))
+        continues, is_open = is_open, int(batch.spans[known - 1]) != int(fine[end])
+        spans = np.concatenate([start, batch.spans[done:known], fine[end : end + 1][: int(is_open)]])
+        start, done = spans[-1:], known
+        if end == len(fine) - 1:
+            yield replace(batch, spans=spans, continues=continues)
+        elif len(spans) > 1:
+            cursor = replace(batch.cursor, is_open=is_open)
+            yield DocumentBatch(batch.data, spans, continues, cursor, batch.raw, is_place=False)
+        else:
+            is_open = continues
+
+
+def _cut_finely(
+    data: memoryview, spans: npt.NDArray[np.int64], tokenizer: Tokenizer, allowed: Allowed
+) -> npt.NDArray[np.int64]:
+    """The borders of the texts, once each, and within those of more than two BATCH_BYTES places where a cut changes no
+    id, about every BATCH_BYTES; `spans` itself where there are none."""
+    cuts = []
+    for number in np.flatnonzero(np.diff(spans) > 2 * BATCH_BYTES).tolist():
+        start, size = int(spans[number]), BATCH_BYTES
+        while spans[number + 1] - start > 2 * size:
+            part = data[start : start + size]
+            cut = tokenizer.last_cut(part, allowed_special=allowed) or cut_inside(part, tokenizer)
+            if cut:
+                start, size = start + cut, BATCH_BYTES
+                cuts.append(start)
+            else:
+                size *= 2
+    return np.unique(np.append(spans, np.array(cuts, np.int64))) if cuts else spans
 
 
 class Encoder:
@@ -73,10 +129,11 @@ class Encoder:
         """The tokens of each batch; `start` is the cursor that the first begins at."""
         to_val = start.to_val
         with closing(batches):
-            for batch in batches:
-                encoded = self._encode(batch, to_val)
-                to_val = encoded.cursor.to_val
-                yield encoded
+            for whole in batches:
+                for batch in in_parts(whole, self._tokenizer, self._options.allowed_special):
+                    encoded = self._encode(batch, to_val)
+                    to_val = encoded.cursor.to_val
+                    yield encoded
 
     def _encode(self, batch: DocumentBatch, to_val: bool) -> Encoded:
         ids, offsets = self._tokenizer.encode_spans(
@@ -115,6 +172,7 @@ class Encoder:
             batch.skipped,
             batch.mended,
             batch.raw,
+            batch.is_place,
         )
 
     def _deal(self, batch: DocumentBatch, to_val: bool) -> npt.NDArray[np.bool_]:

@@ -12,14 +12,14 @@ import hashlib
 import os
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast._internal.atomic import sync_directory
+from gpt2fast._internal.atomic import put_in_place, sync_directory
 from gpt2fast.corpus.dependencies import require
 from gpt2fast.corpus.formats import mapped, write_parquet
 from gpt2fast.corpus.inputs import Input
@@ -27,12 +27,13 @@ from gpt2fast.corpus.options import CorpusOptions, Target
 from gpt2fast.corpus.series import Series
 from gpt2fast.corpus.workdir import WorkDirectory, locked
 from gpt2fast.errors import InputError, MissingFileError
+from gpt2fast.tokenizer.special import END_OF_TEXT
 
 if TYPE_CHECKING:
     from gpt2fast.corpus.encoding import Encoded
     from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["Job", "JobPlan", "Outputs", "Summary", "opened"]
+__all__ = ["Job", "JobPlan", "Outputs", "Summary", "TooManyShards", "opened"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class JobPlan:
     target: Target
     tokenizer: Tokenizer
     options: CorpusOptions
+    #: More files than this are refused.
+    max_shards: int | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -63,6 +66,8 @@ class JobPlan:
         del options["on_error"]
         if not options["allow_special"]:  # older jobs do not say so
             del options["allow_special"]
+        if self.options.separator == END_OF_TEXT:
+            options["end_of_text_separates"] = "within lines, too"
         return {
             **options,
             "format": self.target.format.name,
@@ -128,6 +133,12 @@ class Outputs:
         """Add what a batch became."""
         for split, part in encoded.parts.items():
             self.series[split].append(part.ids, part.lengths, continues=part.continues, is_open=part.is_open)
+        self._check_shards(sum(series.state.shard + 1 for series in self.series.values()))
+
+    def _check_shards(self, count: int) -> None:
+        most = self._plan.max_shards
+        if most is not None and count > most:
+            raise TooManyShards(self._plan.options.shard_tokens, f"{count:,} or more", most)
 
     def sync(self) -> None:
         """Have the system put on the disk what was written."""
@@ -152,19 +163,22 @@ class Outputs:
         for series in self.series.values():
             series.abandon()
 
-    def publish(self) -> list[tuple[str, int]]:
-        """Give the files their final form and names; those that have them already are left as they are."""
+    def publish(self, *, overwrite: bool) -> list[tuple[str, int]]:
+        """Give the files their final form and names; those that have them already are left as they are.
+
+        Raises InputError where something else has such a name, and is not to be replaced.
+        """
         files: list[tuple[str, int]] = []
         for split, series in self.series.items():
             make = self._publish_rows if self._plan.target.format.by_document else self._publish_shards
-            files += make(split, series)
+            files += make(split, series, overwrite)
         return files
 
     def _name(self, split: str, shard: int, count: int) -> str:
         numbered = self._plan.options.shard_tokens is not None or count > 1
         return self._plan.target.path(split, shard if numbered else None)
 
-    def _publish_shards(self, split: str, series: Series) -> Iterator[tuple[str, int]]:
+    def _publish_shards(self, split: str, series: Series, overwrite: bool) -> Iterator[tuple[str, int]]:
         count = series.state.shard + 1
         for shard in range(count):
             work, path, tokens = series.path(shard), self._name(split, shard, count), series.tokens_of(shard)
@@ -173,24 +187,41 @@ class Outputs:
                     file.write(self._plan.target.format.header(tokens, self._plan.dtype))
                     file.flush()
                     os.fsync(file.fileno())
-                os.replace(work, path)
+                put_in_place(work, path, overwrite=overwrite)
             elif not os.path.exists(path):
-                raise MissingFileError(f"{path}: was finished, and is gone; start anew with --restart")
+                raise gone(path)
             yield path, tokens
 
-    def _publish_rows(self, split: str, series: Series) -> Iterator[tuple[str, int]]:
+    def _publish_rows(self, split: str, series: Series, overwrite: bool) -> Iterator[tuple[str, int]]:
         """Made from the work files, which stay until all is made: a second time gives the same."""
         tokens = mapped(series.path(0), self._plan.dtype)
         lengths = mapped(series.lengths_path, np.dtype("<i8"))
         shards = list(row_shards(lengths, self._plan.options.shard_tokens))
+        self._check_shards(len(shards))
         token = 0
         for shard, rows in enumerate(shards):
             path, count = self._name(split, shard, len(shards)), int(lengths[rows].sum())
             made = self._work.file("made.parquet")
             write_parquet(made, tokens[token : token + count], lengths[rows])
-            os.replace(made, path)
+            put_in_place(made, path, overwrite=overwrite)
             token += count
             yield path, count
+
+
+def gone(path: str) -> MissingFileError:
+    """The error where a file of a finished job is no longer there."""
+    return MissingFileError(f"{path}: was finished, and is gone; start anew with --restart")
+
+
+class TooManyShards(InputError):
+    """More files would be written than is likely to be meant."""
+
+    def __init__(self, shard_tokens: int | None, count: str, most: int) -> None:
+        self.count = count
+        super().__init__(
+            f"shard_tokens is {shard_tokens}: {count} files would be made, and max_shards is {most:,}; choose larger "
+            "shards, or allow as many with --max-shards"
+        )
 
 
 def row_shards(lengths: npt.NDArray[np.int64], shard_tokens: int | None) -> Iterator[slice]:
@@ -279,9 +310,15 @@ class Job:
     def publish(self) -> list[tuple[str, int]]:
         """Give the outputs their final names, remove what they replace, and what was kept for going on."""
         if self._published is not None:  # by a run that ended while it cleared up
+            for path, _ in self._published:
+                if not os.path.exists(path):
+                    raise gone(path)
             self.work.clear(done=True)
             return [(path, tokens) for path, tokens in self._published]
-        files = self.outputs.publish()
+        if not self._overwrite:  # what is there was to be replaced by the run before this one, which said so
+            for path in filter(os.path.lexists, self._stale):
+                raise InputError(f"{path}: is there already; to replace it, say --overwrite")
+        files = self.outputs.publish(overwrite=self._overwrite)
         sync_directory(self.plan.target.directory)
         names = {path for path, _ in files}
         for path in self._stale:
@@ -307,7 +344,10 @@ def opened(
     if plan.target.stem and not os.path.isdir(parent):
         raise MissingFileError(f"{plan.target.path('', None)}: there is no directory {parent}")
     plan.check()
-    with locked(plan.target.work) as work:
+    with ExitStack() as locks:
+        for path in plan.target.locks(plan.options.splits):
+            locks.enter_context(locked(path))
+        work = WorkDirectory(plan.target.work)
         job: Job | None = None
         try:
             job = Job(plan, work, restart=restart, overwrite=overwrite, more=more or {})

@@ -33,10 +33,11 @@ def run(job: Job, how: Reading, *, progress: bool | None, checkpoint_seconds: fl
                 whole = False
                 job.outputs.append(encoded)
                 job.counts.add(encoded)
-                job.cursor = encoded.cursor.as_json()
-                whole = True
+                if encoded.is_place:
+                    job.cursor = encoded.cursor.as_json()
+                    whole = True
                 bar.update(sum(sizes[: encoded.cursor.file]) + encoded.raw, job.outputs.tokens - before)
-                if time.monotonic() - saved >= checkpoint_seconds:
+                if whole and time.monotonic() - saved >= checkpoint_seconds:
                     job.save(job.cursor)
                     saved = time.monotonic()
         except BaseException:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpt2fast._internal.arguments import real_number, whole_number
+from gpt2fast._internal.arguments import one_of, real_number, utf8, whole_number
 from gpt2fast.corpus.formats import FORMATS, Format
-from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.corpus.inputs import WORK_SUFFIX, path_of
+from gpt2fast.errors import InputError
 from gpt2fast.tokenizer.special import allowed_by
 
 if TYPE_CHECKING:
@@ -36,19 +37,17 @@ class CorpusOptions:
     allow_special: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.field, str):
-            raise InputTypeError(f"field is of type {type(self.field).__name__}; expected str")
+        utf8("field", self.field)
         if self.separator is not None:
-            if not isinstance(self.separator, str):
-                raise InputTypeError(f"separator is of type {type(self.separator).__name__}; expected str or None")
+            utf8("separator", self.separator)
             if "\n" in self.separator or "\r" in self.separator:
                 raise InputError(f"separator is {self.separator!r}; expected one line, without its end")
         for name, value, expected in (("eot", self.eot, _EOT), ("on_error", self.on_error, _ON_ERROR)):
-            if value not in expected:
-                raise InputError(f"{name} is {value!r}; expected one of {', '.join(expected)}")
+            one_of(name, value, expected)
         allowed_by(self.allow_special)
         real_number("val_fraction", self.val_fraction, least=0, most=1)
-        whole_number("seed", self.seed)
+        if whole_number("seed", self.seed) >= 1 << 64:
+            raise InputError(f"seed is {self.seed}; expected 0 to 2**64 - 1")
         if self.shard_tokens is not None:
             whole_number("shard_tokens", self.shard_tokens, least=1)
 
@@ -77,11 +76,9 @@ class Target:
 
         Raises InputError where the format is not known by name or suffix, or the two disagree.
         """
-        if not isinstance(out, (str, os.PathLike)):
-            raise InputTypeError(f"out is of type {type(out).__name__}; expected str or os.PathLike")
-        path = os.fspath(out)
-        if format is not None and format not in FORMATS:
-            raise InputError(f"format is {format!r}; expected one of {', '.join(FORMATS)}")
+        path = path_of("out", out)
+        if format is not None:
+            one_of("format", format, FORMATS)
         stem, suffix = os.path.splitext(path)
         of_suffix = [name for name, one in FORMATS.items() if one.suffix == suffix]
         if path.endswith(os.sep) or os.path.isdir(path) or not of_suffix:
@@ -96,10 +93,15 @@ class Target:
         parent, name = os.path.split(stem)
         return cls(parent or ".", name, FORMATS[format or of_suffix[0]])
 
+    def locks(self, splits: tuple[str, ...]) -> list[str]:
+        """The directories that a job holds while it runs: where it works, and one for each final name, so that two jobs
+        that would write the same file never run at the same time, however the file was named."""
+        return sorted({self.work, *(self.path(split, None) + WORK_SUFFIX for split in splits)})
+
     @property
     def work(self) -> str:
         """The directory where the job keeps what it has done so far."""
-        return os.path.join(self.directory, (self.stem or "tokenize") + self.format.suffix + ".partial")
+        return os.path.join(self.directory, (self.stem or "tokenize") + self.format.suffix + WORK_SUFFIX)
 
     def path(self, split: str, shard: int | None) -> str:
         """The file of a shard, or of all tokens of the split where `shard` is None."""

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpt2fast._internal.arguments import whole_number
-from gpt2fast._internal.atomic import atomic_write
+import numpy as np
+
+from gpt2fast._internal.arguments import flag, real_number, whole_number
 from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.documents import Reading, read_batches
-from gpt2fast.corpus.inputs import Input, find_inputs
+from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
+from gpt2fast.corpus.score_job import Place, ScoreJob, opened_scores, score_work
 from gpt2fast.corpus.tables import Column, table_of
+from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
 from gpt2fast.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -59,7 +65,10 @@ class ScoreSummary:
     log_likelihood: float
     #: Documents that were left out because they were bad.
     skipped: int
+    #: How long this run took.
     seconds: float
+    #: Whether it went on with what an earlier run had done, which is counted, too.
+    resumed: bool = False
 
     @property
     def perplexity(self) -> float:
@@ -91,34 +100,47 @@ def score_files(
     text: bool = False,
     on_error: str = "error",
     on_skip: Callable[[str], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
     progress: bool | None = False,
+    overwrite: bool = False,
+    restart: bool = False,
+    checkpoint_seconds: float = 10.0,
 ) -> ScoreSummary:
     """Score every document of files, write a table with a row for each, and return what they amount to.
 
     The columns are `file`, `document` (its number in the file, from 0; documents that were skipped are not counted),
     `bytes`, `tokens`, `log_likelihood` (natural logarithm), `perplexity` and `bits_per_byte`; with `text` also `text`;
     with `tokens` also lists with a value for each token: `ids`, `log_probabilities`, `ranks` and `entropies`, as in
-    `Score`.  The table appears whole or not at all, and memory stays bounded whatever the size of the inputs.
+    `Score`.  The table appears whole or not at all, and memory stays bounded whatever the size of the inputs.  A job
+    that was stopped goes on when the same call is made again; until it is done there is a directory `out` + ".partial".
 
     inputs
         Files, directories, globs, or "-" for standard input: text (a document a file, or separated by the line
-        `separator`), JSON lines and Parquet, whose `field` holds the text, each also with .gz or .zst.  Known by their
-        suffix, or by `input_format` ("jsonl", "txt.gz").
+        `separator`), JSON lines or an array, CSV, Parquet and Arrow IPC, whose `field` holds the text, each also with
+        .gz, .zst, .xz or .bz2.  Known by their suffix, or by `input_format` ("jsonl", "txt.gz").
     out
-        A .parquet, .jsonl or .tsv file.  What is no number, as the perplexity of an empty document, is null in Parquet
-        and JSON and empty in TSV, which has no `tokens`.  The schema of Parquet has `gpt2fast.numerics_version` in its
-        metadata where the model's numbers are the same on every machine: on a CPU, with `gemm="panel"`.
+        A .parquet, .jsonl, .csv or .tsv file.  What is no number, as the perplexity of an empty document, is null in
+        Parquet and JSON and empty in CSV and TSV, which have no `tokens`; their texts are quoted as RFC 4180 has it.
+        The schema of Parquet has `gpt2fast.numerics_version` in its metadata where the model's numbers are the same on
+        every machine: on a CPU, with `gemm="panel"`.
     context, stride, bos, allow_special
         As in `LanguageModel.score`.
     on_error
         What to do with a bad line (no JSON, no such field, no string, no UTF-8): "error" refuses it and names file and
         line; "skip" leaves the document out, counts it, and calls `on_skip` with the message; "replace" first makes
         U+FFFD of bytes that are not UTF-8.
+    on_note
+        Called with a sentence about what is not as it may seem, as in `tokenize_files`.  By default these are warnings.
     progress
         Whether to show a progress bar; None means on a terminal.
+    overwrite, restart
+        Replace a table that is there.  Forget what an interrupted job has done.
+    checkpoint_seconds
+        How often progress is saved.
 
     Raises MissingFileError, InputError (bad arguments, bad lines, damaged or changed inputs, logits that are not
-    finite), MissingDependencyError for formats whose library is not installed, and OSError where the system refuses.
+    finite, a table that is there, another process at work on it), MissingDependencyError for formats whose library is
+    not installed, and OSError where the system refuses.
 
     >>> import gpt2fast, json, tempfile
     >>> from gpt2fast.corpus import score_files
@@ -134,58 +156,132 @@ def score_files(
     >>> directory.cleanup()
     """
     start = time.perf_counter()
-    if isinstance(inputs, (str, os.PathLike)):
-        inputs = [inputs]
-    sources = find_inputs(inputs, input_format)
+    on_note = on_note or warn
+    restart, overwrite = flag("restart", restart), flag("overwrite", overwrite)
+    tokens, text = flag("tokens", tokens), flag("text", text)
     options = CorpusOptions(field, separator, on_error=on_error)
-    how = Reading(options, lm.model.num_threads, on_skip or (lambda message: None), lm.tokenizer)
+    sources = find_inputs(inputs, input_format, on_note)
+    how = Reading(options, lm.model.num_threads, on_skip or (lambda message: None), lm.tokenizer, on_note)
     if not isinstance(context, (str, bytes)):
         raise InputTypeError(f"context is of type {type(context).__name__}; expected str or bytes")
     if stride is not None and whole_number("stride", stride, least=1) > lm.model.config.n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {lm.model.config.n_ctx} tokens")
+    real_number("checkpoint_seconds", checkpoint_seconds, least=0)
     columns = _COLUMNS + ([Column("text", str)] if text else []) + (_TOKEN_COLUMNS if tokens else [])
     same_bits = lm.model.device == "cpu" and lm.model.gemm == "panel"
-    table = table_of(out, columns, {"gpt2fast.numerics_version": str(numerics_version)} if same_bits else None)
-    if any(source.is_file and os.path.exists(out) and os.path.samefile(source.path, out) for source in sources):
+    metadata = {"gpt2fast.numerics_version": str(numerics_version)} if same_bits else None
+    table_of(out, columns, metadata)
+    path = path_of("out", out)
+    if any(source.is_file and os.path.exists(path) and os.path.samefile(source.path, path) for source in sources):
         raise InputError(f"{os.fspath(out)}: both an input and the output")
+    identity = {
+        "columns": [column.name for column in columns],
+        "field": field,
+        "separator": separator,
+        "context": context if isinstance(context, str) else context.decode("utf-8", "backslashreplace"),
+        "stride": stride,
+        "bos": bos,
+        "allow_special": allow_special,
+        "model": _identity(lm),
+        "inputs": [[source.path, source.size, source.mtime_ns] for source in sources],
+    }
+    score = partial(lm.score_batch, context=context, stride=stride, bos=flag("bos", bos), allow_special=allow_special)
+    try:
+        with opened_scores(
+            path, sources, columns, identity, on_error=on_error, overwrite=overwrite, restart=restart
+        ) as job:
+            if not job.finished:
+                _run(job, sources, how, score, columns, progress, checkpoint_seconds)
+            job.publish(path, overwrite=overwrite, metadata=metadata)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            message = f"{error.strerror}; {WorkDirectory(score_work(path)).kept}"
+            raise OSError(error.errno, message, error.filename or score_work(path)) from error
+        raise
+    return ScoreSummary(**asdict(job.counts), seconds=time.perf_counter() - start, resumed=job.resumed)
+
+
+def _identity(lm: LanguageModel) -> str:
+    """What tells models apart, and tokenizers: their settings, and where they are the same bits every time also the
+    logits of a few ids."""
+    digest = hashlib.blake2b(pickle.dumps(lm.tokenizer, 4), digest_size=16)
+    digest.update(repr((lm.model.config, lm.model.dtype, lm.model.device, lm.model.gemm)).encode())
+    if lm.model.device == "cpu" and lm.model.gemm == "panel":
+        ids = np.arange(min(8, lm.model.config.n_ctx)) % lm.model.config.vocab_size
+        digest.update(np.ascontiguousarray(lm.model(ids, last_only=True)).tobytes())
+    return digest.hexdigest()
+
+
+def _run(
+    job: ScoreJob,
+    sources: Sequence[Input],
+    how: Reading,
+    score: Callable[[list[str]], list[Score]],
+    columns: Sequence[Column],
+    progress: bool | None,
+    checkpoint_seconds: float,
+) -> None:
+    """Score what is left.  Errors come through, and leave the job to be gone on with."""
     sizes = [max(source.size, 0) for source in sources]
     total = sum(sizes) if all(source.is_file for source in sources) else None
-    documents = count = text_bytes = skipped = 0
-    log_likelihood = 0.0
-    with atomic_write(out) as file, table(file) as write, Progress(total, 0, progress) as bar:
-        for number, source in enumerate(sources):
-            scored = 0
-            for group in _groups(source, how):
-                scores = lm.score_batch(
-                    group.texts, context=context, stride=stride, bos=bos, allow_special=allow_special
-                )
-                write([_row(source, scored + i, score, columns) for i, score in enumerate(scores)])
-                scored += len(scores)
-                new = sum(map(len, scores))
-                count += new
-                text_bytes += sum(score.num_bytes for score in scores)
-                log_likelihood += sum(score.log_likelihood for score in scores)
-                skipped += group.skipped
-                bar.update(sum(sizes[:number]) + group.raw, new)
-            documents += scored
-    return ScoreSummary(documents, count, text_bytes, log_likelihood, skipped, time.perf_counter() - start)
+    first = job.place.cursor.file
+    saved = time.monotonic()
+    whole = True  # the rows, the counts and the place are of one moment
+    with Progress(total, sum(sizes[:first]), progress) as bar:
+        try:
+            for number in range(first, len(sources)):
+                if number > first:
+                    job.place = Place(Cursor(number), skipped=job.counts.skipped)
+                for group in _groups(sources[number], job.place, how):
+                    scores = score(group.texts) if group.texts else []
+                    rows = [_row(sources[number], group.number + i, one, columns) for i, one in enumerate(scores)]
+                    whole = False
+                    job.append(rows)
+                    counts, new = job.counts, sum(map(len, scores))
+                    counts.documents += len(scores)
+                    counts.tokens += new
+                    counts.text_bytes += sum(one.num_bytes for one in scores)
+                    for one in scores:
+                        counts.log_likelihood += one.log_likelihood
+                    counts.skipped = group.skipped
+                    job.place = group.after
+                    whole = True
+                    bar.update(sum(sizes[:number]) + group.raw, new)
+                    if time.monotonic() - saved >= checkpoint_seconds:
+                        job.save()
+                        saved = time.monotonic()
+            job.save(finished=True)
+        except BaseException:
+            if whole and job.counts.documents and not job.finished:
+                try:
+                    job.save()
+                except OSError as error:  # the one that comes through is the one to tell of
+                    if error.errno not in NO_ROOM:
+                        raise
+            raise
 
 
 @dataclass
 class _Group:
-    """Documents that are scored together, how far in the file they bring us, and how many were left out before."""
+    """Documents that are scored together, the number of the first in its file, how far in the file they bring us, and
+    how many were left out up to here."""
 
     texts: list[str]
+    number: int
     raw: int
     skipped: int
+    after: Place
 
 
-def _groups(source: Input, how: Reading) -> Iterator[_Group]:
-    """The documents of a file, some at a time."""
+def _groups(source: Input, start: Place, how: Reading) -> Iterator[_Group]:
+    """The documents of a file from a place on, some at a time."""
     open_parts: list[bytes] = []
+    place, skipped = replace(start, behind=0), start.skipped
+    known = start.behind  # documents behind the cursor that need not be scored
     before = 0
-    for batch in read_batches(source, Cursor(), how):
-        group = _Group([], before, batch.skipped)
+    for batch in read_batches(source, start.cursor, how):
+        skipped += batch.skipped
+        texts: list[str] = []
         size = done = 0
         for i in range(len(batch.spans) - 1):
             part = bytes(batch.data[batch.spans[i] : batch.spans[i + 1]])
@@ -195,15 +291,21 @@ def _groups(source: Input, how: Reading) -> Iterator[_Group]:
                 break
             text = b"".join(open_parts)
             open_parts = []
-            group.texts.append(text.decode())
+            place = replace(place, behind=place.behind + 1)
+            if place.behind <= known:
+                continue
+            place = replace(place, number=place.number + 1)
+            texts.append(text.decode())
             size += len(text)
             if size >= _GROUP_BYTES:
-                group.raw = before + (batch.raw - before) * done // max(batch.text_bytes, 1)
-                yield group
-                group, size = _Group([], before, 0), 0
-        group.raw = before = batch.raw
-        if group.texts or group.skipped:
-            yield group
+                raw = before + (batch.raw - before) * done // max(batch.text_bytes, 1)
+                yield _Group(texts, place.number - len(texts), raw, skipped, place)
+                texts, size = [], 0
+        before = batch.raw
+        if not batch.cursor.is_open:
+            known = max(known - place.behind, 0)
+            place = replace(place, cursor=batch.cursor, behind=0, skipped=skipped)
+        yield _Group(texts, place.number - len(texts), before, skipped, place)
 
 
 def _row(source: Input, number: int, score: Score, columns: Sequence[Column]) -> list[Any]:

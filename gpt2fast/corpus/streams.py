@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import secrets
+import select
 import sys
 import zlib
 from collections.abc import Callable
@@ -35,15 +38,27 @@ class ByteStream:
         decompress = _DECOMPRESSORS[source.compression]
         self._raw = _Counted(open_raw(source))
         self._bytes: _Readable = decompress(self._raw)
+        self._held = b""
+
+    def peek(self, size: int) -> bytes:
+        """The next `size` bytes, fewer only at the end, which will be read once more."""
+        self._held = self.read(size)
+        self._left += len(self._held)
+        return self._held
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes; fewer only at the end."""
-        parts = []
         size = min(size, self._left)
+        part, self._held = self._held[:size], self._held[size:]
+        parts = [part] * bool(part)
+        size -= len(part)
+        self._left -= len(part)
         while size > 0:
             try:
-                part = self._bytes.read(size)
-            except (EOFError, zlib.error, gzip.BadGzipFile, _damaged()) as error:
+                part = self._bytes.read(size) or b""
+            except (EOFError, zlib.error, lzma.LZMAError, OSError, _damaged()) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
                 raise InputError(f"{self._source.name}: damaged {self._source.compression}: {error}") from None
             if not part:
                 break
@@ -55,6 +70,7 @@ class ByteStream:
     def skip(self, size: int) -> None:
         """Go on after the next `size` bytes.  Raises InputError where there are fewer."""
         if not self._source.compression and self._source.is_file:
+            size -= len(self.read(min(size, len(self._held))))
             self._raw.seek(size, os.SEEK_CUR)
             self._left -= size
             return
@@ -69,8 +85,25 @@ class ByteStream:
         """How many bytes of the file itself, compressed or not, were read."""
         return self._raw.position
 
+    def raw(self) -> io.RawIOBase:
+        """The same as a file to read from."""
+        return _Raw(self)
+
     def close(self) -> None:
         self._raw.close()
+
+
+class _Raw(io.RawIOBase):
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        part = self._stream.read(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
 
 
 def open_raw(source: Input) -> io.RawIOBase:
@@ -78,8 +111,17 @@ def open_raw(source: Input) -> io.RawIOBase:
     if source.path == STDIN:
         if sys.stdin is None:
             raise InputError("standard input is closed")
-        return io.FileIO(os.dup(sys.stdin.fileno()))
+        return _Waiting(os.dup(sys.stdin.fileno()))
     return io.FileIO(source.path)
+
+
+class _Waiting(io.FileIO):
+    """Standard input, which whoever started this process may have set not to block: to have nothing yet is no end."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        while (count := super().readinto(buffer)) is None:
+            select.select([self], [], [])
+        return count
 
 
 class _Counted(io.RawIOBase):
@@ -114,7 +156,21 @@ def _zstd(raw: _Counted) -> _Readable:
     return _Zstd(zstandard("reading .zst"), raw)
 
 
-_DECOMPRESSORS: dict[str, Callable[[_Counted], _Readable]] = {"": lambda raw: raw, "gz": _gzip, "zst": _zstd}
+def _xz(raw: _Counted) -> _Readable:
+    return lzma.LZMAFile(io.BufferedReader(raw, 1 << 20))
+
+
+def _bz2(raw: _Counted) -> _Readable:
+    return bz2.BZ2File(io.BufferedReader(raw, 1 << 20))
+
+
+_DECOMPRESSORS: dict[str, Callable[[_Counted], _Readable]] = {
+    "": lambda raw: raw,
+    "gz": _gzip,
+    "zst": _zstd,
+    "xz": _xz,
+    "bz2": _bz2,
+}
 
 
 class _Zstd:
@@ -128,7 +184,9 @@ class _Zstd:
         self._mark = secrets.token_bytes(16)
         end = library.ZstdCompressor().compress(self._mark)
         joined = _Joined(raw, end)
-        self._reader = library.ZstdDecompressor().stream_reader(joined, read_size=1 << 20, read_across_frames=True)
+        # Any window that there is: zstd --long=31 makes one of 2 GiB.
+        decompressor = library.ZstdDecompressor(max_window_size=1 << 31)
+        self._reader = decompressor.stream_reader(joined, read_size=1 << 20, read_across_frames=True)
         self._held = b""
 
     def read(self, size: int, /) -> bytes:

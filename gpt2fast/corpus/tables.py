@@ -1,4 +1,4 @@
-"""Tables of values, written row by row: Parquet, JSON lines or TSV, as the file's name says."""
+"""Tables of values, written row by row: Parquet, JSON lines, CSV or TSV, as the file's name says."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, TypeAlias
 
+from gpt2fast._internal.delimited import delimited_line
 from gpt2fast.corpus.dependencies import pyarrow_parquet
-from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.corpus.inputs import path_of
+from gpt2fast.errors import InputError
 
 __all__ = ["Column", "table_of"]
 
@@ -37,17 +40,15 @@ def table_of(
     """How a table is written to the file of that name: called with the open file, it gives, in a `with` block, a
     function that writes rows.  `metadata` goes into the schema of Parquet; the other formats have no place for it.
 
-    Floats that are no numbers are null, or empty in TSV.  Raises InputError where the name tells no format or the
-    format has no lists, MissingDependencyError where the format's library is missing.
+    Floats that are no numbers are null, or empty in CSV and TSV.  Raises InputError where the name tells no format or
+    the format has no lists, MissingDependencyError where the format's library is missing.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise InputTypeError(f"out is of type {type(path).__name__}; expected str or os.PathLike")
-    name = os.fspath(path)
+    name = path_of("out", path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix not in _TABLES:
         raise InputError(f"{name}: what to write is not known by its name; expected {', '.join(_TABLES)}")
-    if suffix == ".tsv" and any(column.is_list for column in columns):
-        raise InputError(f"{name}: TSV has no lists, which tokens need; write .parquet or .jsonl")
+    if suffix in (".csv", ".tsv") and any(column.is_list for column in columns):
+        raise InputError(f"{name}: {suffix[1:].upper()} has no lists, which tokens need; write .parquet or .jsonl")
     if suffix == ".parquet":
         pyarrow_parquet("writing .parquet")
     return lambda file: _TABLES[suffix](file, columns, metadata)
@@ -66,10 +67,10 @@ def _jsonl(file: BinaryIO, columns: Sequence[Column], metadata: Metadata) -> Ite
 
 
 @contextmanager
-def _tsv(file: BinaryIO, columns: Sequence[Column], metadata: Metadata) -> Iterator[Write]:
+def _delimited(file: BinaryIO, columns: Sequence[Column], metadata: Metadata, *, delimiter: str) -> Iterator[Write]:
     def write(rows: Sequence[Sequence[Any]]) -> None:
         for row in rows:
-            file.write("\t".join(map(_field, row)).encode() + b"\n")
+            file.write(delimited_line(map(_field, row), delimiter).encode())
 
     write([[column.name for column in columns]])
     yield write
@@ -116,17 +117,15 @@ def _finite(value: Any) -> Any:
 
 
 def _field(value: Any) -> str:
-    """A value as a field of TSV: one of one line, without tabs."""
+    """A value as a field of CSV or TSV."""
     if isinstance(value, float):
         return f"{value:.9g}" if math.isfinite(value) else ""
-    if not isinstance(value, str):
-        return str(value)
-    text = value.replace("\\", "\\\\")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "" if value is None else str(value)
 
 
 _TABLES: dict[str, Callable[[BinaryIO, Sequence[Column], Metadata], AbstractContextManager[Write]]] = {
     ".parquet": _parquet,
     ".jsonl": _jsonl,
-    ".tsv": _tsv,
+    ".csv": partial(_delimited, delimiter=","),
+    ".tsv": partial(_delimited, delimiter="\t"),
 }

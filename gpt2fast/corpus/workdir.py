@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gpt2fast._internal.atomic import atomic_write
-from gpt2fast.errors import InputError
+from gpt2fast.errors import Error, InputError
 
-__all__ = ["WorkDirectory", "locked"]
+__all__ = ["NO_ROOM", "WorkDirectory", "locked", "warn"]
+
+#: The disk is full, or as much of it as this user or process may have.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _LOCK, _JOB, _PROGRESS = "lock", "job.json", "progress.json"
 
@@ -40,6 +45,18 @@ class WorkDirectory:
             return None
         except ValueError as error:
             raise InputError(f"{self.file(name)}: damaged: {error}; start anew with --restart") from None
+
+    @property
+    def kept(self) -> str:
+        """What of the job is kept after it failed, and what to do: part of a message."""
+        try:
+            progress = self.read()
+        except (Error, OSError):
+            progress = None
+        counts = (progress or {}).get("counts", {})
+        if not counts.get("documents"):
+            return "nothing of this job is kept: make room and run it again"
+        return f"{counts['documents']:,} documents that are done are kept: make room and run the same again"
 
     def begin(self, job: dict[str, Any]) -> Any:
         """Begin this job, or go on with it: the progress that was made, None where there was none.
@@ -124,3 +141,8 @@ def locked(path: str) -> Iterator[WorkDirectory]:
             os.unlink(lock)
             os.rmdir(path)
         os.close(descriptor)
+
+
+def warn(message: str) -> None:
+    """Say it as Python says warnings."""
+    warnings.warn(message, stacklevel=3)

@@ -39,7 +39,10 @@ def checked_ids(ids: npt.ArrayLike, vocab_size: int) -> Ids:
 
     Raises InputTypeError where they are not integers, and InputError where one is outside the vocabulary.
     """
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except (ValueError, OverflowError):  # rows of different lengths, as NumPy says, which has no such arrays
+        raise InputError("ids are rows of different lengths; expected one row, or rows of the same length") from None
     if array.size == 0:
         return array.astype(np.int32)
     if array.dtype.kind not in "iu":

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import flag, whole_number
 from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.checkpoint.adapters import AdaptedCheckpoint
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.checkpoint.names import expected_shapes
 from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint, PackedArrays
-from gpt2fast.errors import InputError
+from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.model.backend import (
     Backend,
     Cache,
@@ -243,6 +243,8 @@ class GPT2:
         """
         limit = self.config.n_ctx
         batch = whole_number("batch", batch, least=1)
+        if batch >= 1 << 31:
+            raise InputError(f"batch is {batch}; expected less than 2**31")
         capacity = limit if capacity is None else whole_number("capacity", capacity, least=1)
         if capacity > limit:
             raise InputError(f"capacity is {capacity}; the model's context is {limit} tokens")
@@ -298,7 +300,7 @@ class GPT2:
             return self._apply(ids, cache, False)
         if isinstance(layers, str) and layers != "all":
             raise InputError(f"layers is {layers!r}; expected 'all', a number or a list of numbers")
-        wanted = range(n_layer + 1) if isinstance(layers, str) else np.atleast_1d(np.asarray(layers)).tolist()
+        wanted = range(n_layer + 1) if isinstance(layers, str) else np.atleast_1d(np.asarray(layers, object)).tolist()
         for layer in wanted:
             if whole_number("layers", layer, least=-n_layer - 1) > n_layer:
                 raise InputError(f"layers has {layer}; the model's hidden states have numbers from 0 to {n_layer}")
@@ -374,7 +376,9 @@ class GPT2:
         logits: bool = False,
         stages: Sequence[int] | None = None,
     ) -> Floats:
-        array = checked_ids(ids, self.config.vocab_size)
+        array, last_only = checked_ids(ids, self.config.vocab_size), flag("last_only", last_only)
+        if cache is not None and not hasattr(cache, "batch"):
+            raise InputTypeError(f"cache is of type {type(cache).__name__}; expected what new_cache gives")
         if array.ndim not in (1, 2):
             raise InputError(f"ids has {array.ndim} dimensions; expected (T,) or (B, T)")
         batch = np.atleast_2d(array)

@@ -35,7 +35,7 @@ class SafeOpen:
     """
 
     def __init__(self, path: str | os.PathLike[str], framework: str = "np") -> None:
-        if framework not in ("np", "numpy"):
+        if not isinstance(framework, str) or framework not in ("np", "numpy"):
             raise InputError(f"framework is {framework!r}, expected 'np': gpt2fast reads tensors as NumPy arrays")
         self._name = path_name(path)
         self._file = open_file(path)

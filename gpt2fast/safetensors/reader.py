@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import flag
 from gpt2fast.errors import InputError
 from gpt2fast.safetensors.dtypes import numpy_dtype, refuse_packed
 from gpt2fast.safetensors.files import bytes_of, empty, map_file, open_file, path_name, read_into
@@ -72,7 +73,7 @@ def read_file(path: str | os.PathLike[str], *, mmap: bool = False) -> File:
         header = read_header(file, name)
         for key, entry in header.entries.items():
             refuse_packed(entry.dtype, f"{name}: tensor {show(key)}")
-        tensors = _map_all(file, header, name) if mmap else _read_all(file, header, name)
+        tensors = _map_all(file, header, name) if flag("mmap", mmap) else _read_all(file, header, name)
     for key, entry in header.entries.items():
         check_values(tensors[key], entry.dtype, f"{name}: tensor {show(key)}")
     return File(tensors, header.metadata, {key: entry.dtype for key, entry in header.entries.items()})

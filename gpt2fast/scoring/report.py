@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gpt2fast._internal.delimited import delimited_line
 from gpt2fast.scoring.score import Score, TokenScore
 
-__all__ = ["render_html", "render_json_lines", "render_summary", "render_tsv"]
+__all__ = ["render_delimited", "render_html", "render_json_lines", "render_summary"]
 
 _COLUMNS = ("id", "start", "end", "token", "log_probability", "surprisal", "rank", "entropy")
 _WORD_COLUMNS = ("start", "end", "word", "log_probability", "surprisal", "num_tokens", "exact")
@@ -82,23 +83,24 @@ def render_summary(score: Score) -> str:
     )
 
 
-def render_tsv(score: Score, *, by_word: bool = False) -> str:
-    """A line of names, then a line for each token, or each word; columns are separated by tabs.
+def render_delimited(score: Score, *, by_word: bool = False, delimiter: str = "\t") -> str:
+    """A line of names, then a row for each token, or each word, with a tab or another character between columns.
 
-    Tabs, newlines and whatever else is not printable in a text are escaped as in Python, so every text is one field.
+    Texts are as they are, quoted as RFC 4180 has it where they hold quotation marks, line ends or the delimiter; a byte
+    that is not UTF-8 is `\\xNN`.
     """
-    lines = ["\t".join(_WORD_COLUMNS if by_word else _COLUMNS)]
+    lines = [delimited_line(_WORD_COLUMNS if by_word else _COLUMNS, delimiter)]
     for row in _rows(score, by_word):
-        shown = [
-            _escaped(value)
+        shown = (
+            _decoded(value)
             if isinstance(value, (str, bytes))
             else f"{value:.{6 if name == 'log_probability' else 4}f}"
             if isinstance(value, float)
             else f"{value}"
             for name, value in row.items()
-        ]
-        lines.append("\t".join(shown))
-    return "\n".join(lines) + "\n"
+        )
+        lines.append(delimited_line(shown, delimiter))
+    return "".join(lines)
 
 
 def render_json_lines(score: Score, *, by_word: bool = False) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as List
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -67,11 +67,11 @@ class TokenScore:
     rank: int
     #: The entropy of the distribution that it came from, in bits: how open the choice was.
     entropy: float
+    #: The surprisal in bits, -log2 of the probability.  A field, so that tables made of tokens have it.
+    surprisal: float = field(init=False)
 
-    @property
-    def surprisal(self) -> float:
-        """The surprisal in bits, -log2 of the probability."""
-        return -self.log_probability / _LN2
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "surprisal", -self.log_probability / _LN2)
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ class SpanScore:
     #: Whether these tokens and the span have the same borders, white space aside.  Where not, a token counts whole to
     #: the span that it begins in.
     exact: bool
+    #: The surprisal in bits, -log2 of the probability.
+    surprisal: float = field(init=False)
 
-    @property
-    def surprisal(self) -> float:
-        """The surprisal in bits, -log2 of the probability."""
-        return -self.log_probability / _LN2
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "surprisal", -self.log_probability / _LN2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,7 +56,7 @@ def get_encoding(name: str = "gpt2") -> Tokenizer:
     >>> get_encoding("gpt2").encode("hello world")
     [31373, 995]
     """
-    if name not in GPT2_NAMES:
+    if not isinstance(name, str) or name not in GPT2_NAMES:
         raise InputError(f"unknown encoding {name!r}; expected one of {', '.join(map(repr, GPT2_NAMES))}")
     if name not in _encodings:
         _encodings.setdefault(name, Tokenizer(GPT2Files(), name=name))  # another thread may have been quicker
@@ -287,15 +287,19 @@ class Tokenizer:
         """
         import numpy as np
 
-        spans = np.ascontiguousarray(spans, np.int64)
+        try:
+            array = np.asarray(spans)
+            spans = np.ascontiguousarray(array.astype(np.int64, casting="same_kind" if array.size else "unsafe"))
+        except (ValueError, TypeError, OverflowError):
+            raise InputTypeError("spans is no array of whole numbers") from None
         if spans.ndim != 1 or not len(spans):
             raise InputError(
                 f"spans has the shape {spans.shape}; expected one dimension, and one more than there are texts"
             )
-        wanted = id_dtype(dtype, self.n_vocab)
+        wanted, threads = id_dtype(dtype, self.n_vocab), resolve_num_threads(num_threads)
         bpe = self._allowing(allowed_special)
         try:
-            ids, offsets = bpe.encode_spans(data, spans, wanted.itemsize == 4, resolve_num_threads(num_threads))
+            ids, offsets = bpe.encode_spans(data, spans, wanted.itemsize == 4, threads)
         except TypeError:
             raise no_text(data, "data") from None
         except ValueError as error:
@@ -373,7 +377,11 @@ class Tokenizer:
 
     def _allowing(self, allowed_special: Allowed) -> _bpe.Bpe:
         """The encoder that takes these special tokens for themselves and others for text."""
-        if not allowed_special:
+        try:
+            none = not allowed_special
+        except ValueError:  # an array of several
+            raise InputTypeError("allowed_special is an array; expected 'all' or a collection of texts") from None
+        if none:
             return self._bpe
         return self._special.encoder(self._special.allowed_in("", allowed_special, ()))
 

@@ -143,7 +143,10 @@ def id_dtype(dtype: npt.DTypeLike | None, n_vocab: int) -> np.dtype[Any]:
     """
     import numpy as np
 
-    wanted = np.dtype(np.uint16 if n_vocab <= _U16 else np.uint32) if dtype is None else np.dtype(dtype)
+    try:
+        wanted = np.dtype(np.uint16 if n_vocab <= _U16 else np.uint32) if dtype is None else np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise InputTypeError(f"dtype is {dtype!r}; expected uint16 or uint32") from None
     if wanted not in (np.uint16, np.uint32) or (wanted == np.uint16 and n_vocab > _U16):
         raise InputError(f"dtype is {wanted.name!r}; {n_vocab} tokens need {'uint16 or ' * (n_vocab <= _U16)}uint32")
     return wanted

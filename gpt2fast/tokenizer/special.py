@@ -79,6 +79,13 @@ class SpecialTokens:
         #: The only one, where there is one: the quick check for it is `in`.
         self.only = next(iter(self.guarded)) if len(self.guarded) == 1 else None
 
+    @property
+    def texts(self) -> list[str] | None:
+        """The texts of all added tokens, where these alone tell what becomes of a text; None where white space or words
+        beside them do, too, or where a space is put before it."""
+        beside = any(token.lstrip or token.rstrip or token.single_word for token in self._tokens.values())
+        return None if beside or self._add_prefix_space else list(self._tokens)
+
     def allowed_in(self, text: Text, allowed: Allowed, disallowed: Disallowed) -> frozenset[str]:
         """Which of them are allowed, after refusing a text that contains a disallowed one.  Raises InputError."""
         allowed_names = self.guarded if allowed == "all" else _names(allowed, "allowed_special")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import io
 import json
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -290,17 +292,36 @@ def test_text_comes_while_it_is_made() -> None:
 # Score, inspect, download
 
 
-def test_score_as_a_table(run: Run) -> None:
-    told = run("score", stdin="Once\tupon\n🦊".encode())
-    lines = [line.split("\t") for line in told.out.decode().split("\n")]
-    assert lines[0] == ["id", "start", "end", "token", "log_probability", "surprisal", "rank", "entropy"]
-    assert lines[-1] == [""]
-    assert {len(line) for line in lines[:-1]} == {8}
-    score = gpt2fast.load("demo").score("Once\tupon\n🦊")
-    assert [int(line[0]) for line in lines[1:-1]] == score.ids.tolist()
-    assert [line[3] for line in lines[1:3]] == ["Once", "\\t"]
-    assert [float(line[4]) for line in lines[1:-1]] == pytest.approx(score.log_probabilities.tolist(), abs=1e-6)
+@pytest.mark.parametrize(("options", "delimiter"), [([], "\t"), (["--csv"], ",")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Once\tupon\n🦊",
+        '"Yes," she said. "No," he said.',
+        "a\r\nb\rc \\n, 'd'",
+        'He called it "good" and "bad" that day.',
+    ],
+)
+def test_score_as_a_table(run: Run, options: list[str], delimiter: str, text: str) -> None:
+    told = run("score", *options, stdin=text.encode())
+    names, *rows = csv.reader(io.StringIO(told.out.decode(), newline=""), delimiter=delimiter)
+    assert names == ["id", "start", "end", "token", "log_probability", "surprisal", "rank", "entropy"]
+    score = gpt2fast.load("demo").score(text)
+    assert [int(row[0]) for row in rows] == score.ids.tolist()
+    assert [row[3] for row in rows] == [token.text for token in score.tokens]
+    assert [float(row[4]) for row in rows] == pytest.approx(score.log_probabilities.tolist(), abs=1e-6)
     assert f"{len(score)} tokens, perplexity {score.perplexity:.2f}" in told.err
+    table = pandas.read_csv(io.BytesIO(told.out), sep=delimiter, keep_default_na=False, dtype={"token": str})
+    assert table["token"].tolist() == [token.text for token in score.tokens]
+
+
+def test_a_table_of_tokens_by_pandas() -> None:
+    score = gpt2fast.load("demo").score("Once upon a time")
+    table = pandas.DataFrame(score.tokens)
+    assert list(table.columns) == ["id", "text", "span", "log_probability", "rank", "entropy", "surprisal"]
+    assert table["surprisal"].tolist() == pytest.approx(score.surprisal.tolist())
+    words = pandas.DataFrame(score.by_word())
+    assert words["surprisal"].sum() == pytest.approx(score.surprisal.sum())
 
 
 def test_score_as_json_lines(run: Run) -> None:

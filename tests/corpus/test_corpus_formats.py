@@ -118,7 +118,7 @@ def test_order_and_files_do_not_change_the_split(tmp_path):
     corpora.write(tmp_path / "b.txt", documents[50:])
     corpora.write(tmp_path / "c.jsonl", documents[::-1])
     both = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
-    tokenize_files(both, tmp_path / "1.parquet", separator=corpora.SEPARATOR, val_fraction=0.3)
+    tokenize_files(both, tmp_path / "1.parquet", separator=corpora.SEPARATOR, val_fraction=0.3, on_note=print)
     tokenize_files(tmp_path / "c.jsonl", tmp_path / "2.parquet", val_fraction=0.3)
     for split in ("train", "val"):
         one, two = (corpora.rows(tmp_path / f"{n}_{split}.parquet") for n in (1, 2))
@@ -144,7 +144,7 @@ def test_text_files(tmp_path):
     ]
     for i, (separator, content, documents) in enumerate(cases):
         (tmp_path / f"{i}.txt").write_bytes(content)
-        tokenize_files(tmp_path / f"{i}.txt", tmp_path / f"{i}.parquet", separator=separator)
+        tokenize_files(tmp_path / f"{i}.txt", tmp_path / f"{i}.parquet", separator=separator, on_note=print)
         expected = [corpora.tokens(text.decode()) for text in documents]
         assert corpora.rows(tmp_path / f"{i}.parquet") == expected, content
 

@@ -222,7 +222,7 @@ def test_changed_inputs_do_not_go_on(tmp_path, interrupted):
 
 def test_damaged_work_is_refused(tmp_path, interrupted):
     arguments, files = interrupted
-    (work,) = (tmp_path / "out").glob("*.partial")
+    (work,) = (tmp_path / "out").glob("tokenize*.partial")
     tokens = max(work.glob("train_*.tokens"))
     kept = tokens.read_bytes()
     tokens.write_bytes(kept[:1030])
@@ -297,7 +297,7 @@ def test_no_room_on_the_disk(tmp_path, job):
         env=ENVIRONMENT,
     )
     assert done.returncode == 1
-    assert "what is done so far is kept: make room and run the same again" in done.stderr
+    assert "documents that are done are kept: make room and run the same again" in done.stderr
     assert os.strerror(errno.EFBIG) in done.stderr
     assert complete(out, {})
     assert run(**arguments)[0] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -99,12 +101,16 @@ def test_values_of_tokens_and_the_texts(lm: gpt2fast.LanguageModel, tmp_path: Pa
             assert row[column] == getattr(score, column).tolist()
 
 
-def test_texts_in_tsv_are_fields(lm: gpt2fast.LanguageModel, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(jsonl(TEXTS))
-    score_files(tmp_path / "a.jsonl", tmp_path / "b.tsv", lm, text=True)
-    lines = (tmp_path / "b.tsv").read_text("utf-8").removesuffix("\n").split("\n")
-    assert lines[3].endswith('\tShe said:\\t"It\'s\\r\\nlate" \\\\ …')
-    assert {line.count("\t") for line in lines} == {7}
+@pytest.mark.parametrize(("out", "delimiter"), [("b.tsv", "\t"), ("b.csv", ",")])
+def test_texts_in_tables_are_as_they_were(lm: gpt2fast.LanguageModel, tmp_path: Path, out: str, delimiter: str) -> None:
+    texts = [*TEXTS, '"Yes," she said.', '"', "a\rb", "\\n", "comma, tab\t", "'"]
+    (tmp_path / "a.jsonl").write_bytes(jsonl(texts))
+    score_files(tmp_path / "a.jsonl", tmp_path / out, lm, text=True)
+    with open(tmp_path / out, encoding="utf-8", newline="") as file:
+        assert [row["text"] for row in csv.DictReader(file, delimiter=delimiter)] == texts
+    table = pandas.read_csv(tmp_path / out, sep=delimiter, keep_default_na=False)
+    assert table["text"].tolist() == texts
+    assert table["tokens"].tolist() == [len(lm.score(text)) for text in texts]
 
 
 def test_several_files_and_text_files(lm: gpt2fast.LanguageModel, tmp_path: Path) -> None:
@@ -137,16 +143,24 @@ def test_bad_lines(lm: gpt2fast.LanguageModel, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n{"text": 5}\nno json\n{"text": "caf\xe9"}\n{"text": "b"}\n')
     (tmp_path / "b.jsonl").write_text("what was there\n")
     with pytest.raises(InputError, match=r"a\.jsonl:2: "):
-        score_files(tmp_path / "a.jsonl", tmp_path / "b.jsonl", lm)
+        score_files(tmp_path / "a.jsonl", tmp_path / "b.jsonl", lm, overwrite=True)
     assert (tmp_path / "b.jsonl").read_text() == "what was there\n"
-    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "b.jsonl"]
+    assert sorted(set(os.listdir(tmp_path)) - {"b.jsonl.partial"}) == ["a.jsonl", "b.jsonl"]
     told: list[str] = []
     summary = score_files(
-        tmp_path / "a.jsonl", tmp_path / "b.jsonl", lm, text=True, on_error="skip", on_skip=told.append
+        tmp_path / "a.jsonl", tmp_path / "b.jsonl", lm, text=True, on_error="skip", on_skip=told.append, overwrite=True
     )
     assert (summary.documents, summary.skipped, len(told)) == (2, 3, 3)
     assert [row["text"] for row in rows(tmp_path / "b.jsonl")] == ["a", "b"]
-    score_files(tmp_path / "a.jsonl", tmp_path / "b.jsonl", lm, text=True, on_error="replace", on_skip=told.append)
+    score_files(
+        tmp_path / "a.jsonl",
+        tmp_path / "b.jsonl",
+        lm,
+        text=True,
+        on_error="replace",
+        on_skip=told.append,
+        overwrite=True,
+    )
     assert [row["text"] for row in rows(tmp_path / "b.jsonl")] == ["a", "caf\ufffd", "b"]
 
 
@@ -164,7 +178,7 @@ def test_nothing_to_score(lm: gpt2fast.LanguageModel, tmp_path: Path, out: str) 
     ("options", "error", "words"),
     [
         ({"inputs": "no.jsonl"}, MissingFileError, "no.jsonl: there is no such file"),
-        ({"out": "b.csv"}, InputError, "b.csv: what to write is not known by its name; expected .parquet"),
+        ({"out": "b.xls"}, InputError, "b.xls: what to write is not known by its name; expected .parquet"),
         ({"out": "b.tsv", "tokens": True}, InputError, "TSV has no lists"),
         ({"out": "a.jsonl"}, InputError, "a.jsonl: both an input and the output"),
         ({"out": 5}, InputTypeError, "out is of type int"),

@@ -4,8 +4,8 @@
 this process, which has all modules loaded already, so that a test can kill some hundred of them.
 
 The JSON has the arguments of `tokenize_files`, `size` for parts and batches of so many bytes, and `kill_at`: at the
-how-manieth call that changes what is on the disk (fsync, rename, unlink, write of tokens) the process gets `signal`,
-SIGKILL where none is given, which ends it at once.
+how-manieth call that changes what is on the disk (fsync, link, rename, unlink, write of tokens) the process gets
+`signal`, SIGKILL where none is given, which ends it at once.
 """
 
 from __future__ import annotations

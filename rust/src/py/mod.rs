@@ -16,7 +16,7 @@ use crate::encode::{Few, Id, Tokenizer, SMALL, TINY};
 use crate::pretokenize::pieces;
 use crate::simd;
 use crate::text::characters::Characters;
-use crate::text::jsonl;
+use crate::text::{json_array, jsonl};
 use crate::vocabulary::{byte_symbols, VocabularyError};
 use lists::{read_ids, Integers};
 use once_cell::race::OnceBox;
@@ -457,6 +457,15 @@ fn read_jsonl(
     Ok((Buffer { data: Data::U8(texts.data) }, Buffer { data: Data::I64(texts.offsets) }, texts.bad, texts.mended))
 }
 
+/// The elements of a JSON array that end in a block, as lines; how many of its bytes they are, and whether the array ends.
+#[pyfunction]
+fn array_elements(py: Python<'_>, block: &Bound<'_, PyAny>) -> PyResult<(Buffer, usize, bool)> {
+    let block = Text::new(block)?;
+    let bytes = block.bytes()?;
+    let found = py.detach(|| json_array::elements(&bytes));
+    Ok((Buffer { data: Data::U8(found.lines) }, found.taken, found.ended))
+}
+
 /// The str of bytes; None where `bytes.decode` makes it as fast, or they are not UTF-8.
 #[pyfunction]
 #[pyo3(name = "wide_string")]
@@ -493,6 +502,7 @@ fn _bpe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<safetensors::SafetensorsHeader>()?;
     module.add_function(wrap_pyfunction!(safetensors::strings_under, module)?)?;
     module.add_function(wrap_pyfunction!(py_byte_symbols, module)?)?;
+    module.add_function(wrap_pyfunction!(array_elements, module)?)?;
     module.add_function(wrap_pyfunction!(read_jsonl, module)?)?;
     module.add_function(wrap_pyfunction!(py_wide_string, module)?)?;
     Ok(())

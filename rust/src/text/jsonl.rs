@@ -26,6 +26,9 @@ pub struct Texts {
 
 /// The texts that `field` holds in the lines of `block`; lines of white space are none.
 ///
+/// `meta.text` is the field of that name, or else the field `text` of the object that `meta` holds. NaN and infinities,
+/// which JSON lacks and Python's writer has, may stand elsewhere in a line.
+///
 /// Half of a surrogate pair (`\ud83d` alone) becomes U+FFFD, as everywhere in the tokenizer. Bytes that are not UTF-8 make
 /// a bad line, or with `mend` become U+FFFD, too.
 ///
@@ -39,7 +42,7 @@ pub fn read(block: &[u8], field: &str, mend: bool, num_threads: usize) -> Texts 
     if parts.len() <= 1 {
         return read_part(block, field, mend).1;
     }
-    let results: Vec<(usize, Texts)> = std::thread::scope(|scope| {
+    let mut results: Vec<(usize, Texts)> = std::thread::scope(|scope| {
         let started: Vec<_> = parts[1..]
             .iter()
             .map(|&part| (part, std::thread::Builder::new().spawn_scoped(scope, move || read_part(part, field, mend))))
@@ -52,9 +55,9 @@ pub fn read(block: &[u8], field: &str, mend: bool, num_threads: usize) -> Texts 
         }
         results
     });
-    let mut all = Texts { offsets: vec![0], ..Texts::default() };
+    // The first part's texts stay where they are: they may be nearly all.
+    let (mut first_line, mut all) = results.remove(0);
     all.data.reserve(results.iter().map(|(_, texts)| texts.data.len()).sum());
-    let mut first_line = 0;
     for (lines, texts) in results {
         let start = all.data.len() as i64;
         all.data.extend_from_slice(&texts.data);
@@ -77,7 +80,9 @@ fn cut(block: &[u8], count: usize) -> Vec<&[u8]> {
         parts.push(part);
         rest = after;
     }
-    parts.push(rest);
+    if !rest.is_empty() || parts.is_empty() {
+        parts.push(rest);
+    }
     parts
 }
 
@@ -103,21 +108,74 @@ fn read_part(part: &[u8], field: &str, mend: bool) -> (usize, Texts) {
 
 impl Texts {
     fn add(&mut self, number: usize, line: &[u8], field: &str) {
-        let mut json = serde_json::Deserializer::from_slice(line);
-        let mut text = json.deserialize_map(Line(field)).and_then(|text| json.end().map(|()| text));
-        // Strings taken as bytes may hold control characters, which JSON has as escapes only.
-        if line.trim_ascii_end().iter().any(u8::is_ascii_control) {
-            text = serde_json::from_slice::<IgnoredAny>(line).and(text);
+        let done = match text_of(line, field) {
+            Err(_) if has_nan(line) => {
+                let line = without_nan(line);
+                self.push(&line, text_of(&line, field), field)
+            }
+            text => self.push(line, text, field),
+        };
+        if let Err(message) = done {
+            self.bad.push((number, message));
         }
+    }
+
+    fn push(&mut self, line: &[u8], text: Found<'_>, field: &str) -> Result<(), String> {
         match text {
             Ok(Some(text)) => {
                 push_text(&mut self.data, &text);
                 self.offsets.push(self.data.len() as i64);
+                Ok(())
             }
-            Ok(None) => self.bad.push((number, missing(line, field))),
-            Err(error) => self.bad.push((number, explain(&error, field))),
+            Ok(None) => Err(missing(line, field)),
+            Err(error) => Err(explain(&error, field)),
         }
     }
+}
+
+/// A line's text, where there is one; as bytes, which may hold what a str may not: lone surrogates.
+type Found<'a> = Result<Option<Cow<'a, [u8]>>, serde_json::Error>;
+
+fn text_of<'a>(line: &'a [u8], field: &str) -> Found<'a> {
+    let mut json = serde_json::Deserializer::from_slice(line);
+    let text = json.deserialize_map(Line(field)).and_then(|text| json.end().map(|()| text));
+    // Strings taken as bytes may hold control characters, which JSON has as escapes only.
+    if line.trim_ascii_end().iter().any(u8::is_ascii_control) {
+        return serde_json::from_slice::<IgnoredAny>(line).and(text);
+    }
+    text
+}
+
+/// The numbers that JSON lacks, longest first.
+const NAN: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+
+fn has_nan(line: &[u8]) -> bool {
+    line.windows(3).any(|bytes| bytes == b"NaN" || bytes == b"Inf")
+}
+
+/// The line with null for each NaN and infinity outside of its strings.
+fn without_nan(line: &[u8]) -> Vec<u8> {
+    let mut mended = Vec::with_capacity(line.len() + 16);
+    let (mut place, mut quoted) = (0, false);
+    while place < line.len() {
+        let rest = &line[place..];
+        match (rest[0], NAN.iter().find(|name| !quoted && rest.starts_with(name))) {
+            (_, Some(name)) => {
+                mended.extend_from_slice(b"null");
+                place += name.len();
+            }
+            (b'\\', _) if quoted && rest.len() > 1 => {
+                mended.extend_from_slice(&rest[..2]);
+                place += 2;
+            }
+            (byte, _) => {
+                quoted ^= byte == b'"';
+                mended.push(byte);
+                place += 1;
+            }
+        }
+    }
+    mended
 }
 
 /// Append a text that is UTF-8 but for lone surrogates, which are three bytes that begin with ED, A0 or more.
@@ -149,14 +207,23 @@ fn explain(error: &serde_json::Error, field: &str) -> String {
     // Each line is a document of its own to the parser, which calls it line 1.
     let message = message.split(" at line 1 column ").collect::<Vec<_>>().join(" at byte ");
     match error.is_data() {
-        true if message.contains("expected a JSON object") => message,
+        true if !field.contains('.') && message.contains("expected a JSON object") => message,
         true => format!("the field {field:?}: {message}"),
         false => format!("not JSON: {message}"),
     }
 }
 
-/// Takes a line's object and gives the text of the field of this name, the last one where there are several.
+/// Takes a line's object and gives the text of the field of this name, the last one where there are several; or, where
+/// the name begins with that of a field and a dot, what the rest names in the object that the field holds.
 struct Line<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for Line<'_> {
+    type Value = Option<Cow<'de, [u8]>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, object: D) -> Result<Self::Value, D::Error> {
+        object.deserialize_map(self)
+    }
+}
 
 impl<'de> Visitor<'de> for Line<'_> {
     type Value = Option<Cow<'de, [u8]>>;
@@ -166,38 +233,48 @@ impl<'de> Visitor<'de> for Line<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(wanted) = map.next_key_seed(Key(self.0))? {
-            if wanted {
-                found = Some(map.next_value_seed(Value)?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
+        let (mut found, mut nested) = (None, None);
+        while let Some(rest) = map.next_key_seed(Key(self.0))? {
+            match rest {
+                Some("") => found = Some(map.next_value_seed(Value)?),
+                Some(rest) => nested = map.next_value_seed(Line(rest))?.or(nested),
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
             }
         }
-        Ok(found)
+        Ok(found.or(nested))
     }
 }
 
-/// Takes a key and tells whether it is this one, without keeping it.
+/// Takes a key and tells, without keeping it, what it leaves of this name: nothing where it is the name, what comes after
+/// the dot where it is followed by one, and None where the name does not begin with it.
 struct Key<'a>(&'a str);
 
-impl<'de> DeserializeSeed<'de> for Key<'_> {
-    type Value = bool;
+impl<'a, 'de> DeserializeSeed<'de> for Key<'a> {
+    type Value = Option<&'a str>;
 
-    fn deserialize<D: Deserializer<'de>>(self, key: D) -> Result<bool, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, key: D) -> Result<Self::Value, D::Error> {
         key.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for Key<'_> {
-    type Value = bool;
+impl<'a> Visitor<'_> for Key<'a> {
+    type Value = Option<&'a str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
     }
 
-    fn visit_str<E: Error>(self, key: &str) -> Result<bool, E> {
-        Ok(key == self.0)
+    fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
+        let rest = self.0.strip_prefix(key);
+        Ok(rest.and_then(|rest| {
+            if rest.is_empty() {
+                Some(rest)
+            } else {
+                rest.strip_prefix('.').filter(|rest| !rest.is_empty())
+            }
+        }))
     }
 }
 
@@ -250,8 +327,27 @@ mod tests {
             (r#"{"text": "a\ud83d b\udc00\ud83dc"}"#, "a\u{fffd} b\u{fffd}\u{fffd}c"),
             (r#"{"id": "\ud83d", "text": "é"}"#, "é"),
             ("{\"text\": \"a\\u0000b\"}\r", "a\0b"),
+            (r#"{"b": NaN, "a": [-Infinity, Infinity], "text": "NaN \" NaN"}"#, "NaN \" NaN"),
         ] {
             assert_eq!(one(line).as_deref(), Ok(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn names_with_dots() {
+        for (line, expected) in [
+            (r#"{"a": {"b": "x"}}"#, Ok("x")),
+            (r#"{"a.b": "y", "a": {"b": "x"}}"#, Ok("y")),
+            (r#"{"a": {"b": "x"}, "a.b": "y"}"#, Ok("y")),
+            (r#"{"a": {"c": "x"}}"#, Err("there is no field \"a.b\", but \"a\"")),
+            (r#"{"a": "x"}"#, Err("the field \"a.b\": invalid type: string \"x\", expected a JSON object")),
+        ] {
+            let texts = read(line.as_bytes(), "a.b", false, 1);
+            match (expected, texts.bad.first()) {
+                (Ok(text), None) => assert_eq!(texts.data, text.as_bytes(), "{line}"),
+                (Err(message), Some((_, found))) => assert!(found.starts_with(message), "{line}: {found}"),
+                (_, found) => panic!("{line}: {found:?}"),
+            }
         }
     }
 
@@ -266,7 +362,9 @@ mod tests {
             (r#"{"text": ["a"]}"#, "the field \"text\": invalid type: sequence, expected a string"),
             ("[1]", "invalid type: sequence, expected a JSON object"),
             ("{}", "there is no field \"text\", nor any other"),
-            (r#"{"b": 1, "a": NaN}"#, "not JSON"),
+            (r#"{"b": 1, "a": NaN}"#, "there is no field \"text\", but \"a\", \"b\""),
+            (r#"{"text": NaN}"#, "the field \"text\": invalid type: null, expected a string"),
+            (r#"{"b": nan, "text": "NaN"}"#, "not JSON"),
         ] {
             let found = one(line).expect_err(line);
             assert!(found.starts_with(expected), "{line}: {found}");
