@@ -59,7 +59,7 @@ def tensors(path: Path) -> dict[str, Any]:
     for tensor, entry in header.items():
         first, last = entry["data_offsets"]
         values = np.frombuffer(content[start + first : start + last], {"F16": "<f2", "F32": "<f4"}[entry["dtype"]])
-        found[tensor] = values.reshape(entry["shape"])
+        found[tensor] = values.reshape(entry["shape"]).copy()
     return found
 
 
