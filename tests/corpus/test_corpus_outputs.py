@@ -271,9 +271,9 @@ def test_a_table_that_is_there(tmp_path: Path, lm: gpt2fast.LanguageModel, corpu
     out.unlink()
     publish = score_job.ScoreJob.publish
 
-    def appearing(self: Any, path: str, overwrite: bool) -> None:
+    def appearing(self: Any, path: str, **options: Any) -> None:
         out.write_text("precious")
-        publish(self, path, overwrite=overwrite)
+        publish(self, path, **options)
 
     with (
         mock.patch.object(score_job.ScoreJob, "publish", appearing),
