@@ -51,7 +51,11 @@ def model_case(data: Path) -> Any:
     return cases.__getitem__
 
 
-@pytest.fixture(params=cpu.supported_levels(), scope="module")
+# Where the environment chooses one, that one alone.
+LEVELS = [cpu.cpu_level()] if os.environ.get("GPT2FAST_CPU") else cpu.supported_levels()
+
+
+@pytest.fixture(params=LEVELS, scope="module")
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each CPU level that this processor has, which the kernels take as long as a test of this level lasts."""
     before = cpu.cpu_level()
