@@ -1,6 +1,6 @@
 """Row-major products through the BLAS that SciPy brings.  Importing this module imports SciPy."""
-# Each call runs on one thread (see gpt2fast/model/gpt2.py): the columns are split over our own pool, and two thread pools
-# in one forward pass wait for each other.  One row goes to sgemv: sgemm packs the whole weight to use it once.
+# Each call runs on one thread (see gpt2fast/model/blas.py): the columns are split over our own pool, and two thread
+# pools in one forward pass wait for each other.  One row goes to sgemv: sgemm packs the whole weight to use it once.
 from libc.stdint cimport int64_t
 
 from scipy.linalg.cython_blas cimport sgemm, sgemv

@@ -1,6 +1,6 @@
 //! One thread's memory of pieces and their ids: of fixed size, however long a process runs.
 //!
-//! Nearly every piece of a text is short (up to 15 bytes), has few ids (up to eight) and was seen before. [`Cache::get`]
+//! Nearly every piece of a text is short (up to 15 bytes), has few ids (up to eight) and was seen before. [`PieceCache::get`]
 //! answers for those: one line of memory, one branch. All others, words of the vocabulary that come for the first time
 //! included, go the longer way of `encoder.rs`, where the performance notes are, too.
 
@@ -91,7 +91,7 @@ const SHORT_SETS: usize = 1 << 17;
 const MEDIUM_SETS: usize = 1 << 13;
 
 /// One thread's pieces: from 128 KiB to 8 MiB of short ones, 2 MiB of longer ones and half a MiB at most of long ones.
-pub struct Cache {
+pub struct PieceCache {
     short: Table<Short>,
     /// Makes a place of a hash.
     shift: u32,
@@ -115,7 +115,7 @@ fn narrow(ids: &[u32], to: &mut [u16]) -> bool {
     fits
 }
 
-impl Default for Cache {
+impl Default for PieceCache {
     fn default() -> Self {
         let long = std::iter::repeat_with(Long::default).take(LONGS).collect();
         let (short, shift) = (Table::new(2 * FIRST_SETS), 64 - FIRST_SETS.trailing_zeros());
@@ -123,7 +123,7 @@ impl Default for Cache {
     }
 }
 
-impl Cache {
+impl PieceCache {
     /// Where to look for a short piece; the processor begins to fetch it.
     #[inline(always)]
     pub fn place(&self, key: Key) -> Place {
@@ -133,7 +133,7 @@ impl Cache {
         place
     }
 
-    /// The processor begins to fetch what [`Cache::find`] looks at, too.
+    /// The processor begins to fetch what [`PieceCache::find`] looks at, too.
     #[inline(always)]
     pub fn prefetch_beside(&self, place: Place) {
         prefetch(&self.short[2 * (place.0 ^ 1)]);
@@ -152,7 +152,7 @@ impl Cache {
         self.get_with(Portable, &key, place)
     }
 
-    /// As [`Cache::get`], compared by the instructions of a level.
+    /// As [`PieceCache::get`], compared by the instructions of a level.
     #[inline(always)]
     pub fn get_with<L: Level>(&self, level: L, key: &Key, place: Place) -> Option<&Ids> {
         // SAFETY: places are made of fewer bits than the table has sets, and it only grows.
@@ -224,7 +224,7 @@ impl Cache {
         }
     }
 
-    /// As [`Cache::get`], of pieces that gave way, too: such a one is brought back.
+    /// As [`PieceCache::get`], of pieces that gave way, too: such a one is brought back.
     pub fn find(&mut self, key: Key, place: Place) -> Option<&Ids> {
         if self.get(key, place).is_none() && !self.bring_back(key, place) {
             return None;
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn short_pieces_come_back_as_they_were_put_or_not_at_all() {
-        let mut cache = Cache::default();
+        let mut cache = PieceCache::default();
         let ids = |i: u32| -> Vec<u32> { (0..i % 8 + 1).map(|j| (i + j) & 0xffff).collect() };
         let mut found = 0;
         for (count, again) in [(1000, 1000), (400_000, 100_000)] {
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_cached() {
-        let mut cache = Cache::default();
+        let mut cache = PieceCache::default();
         let key = pack(b"piece", 0, 5);
         let place = cache.place(key);
         assert!(cache.find(key, place).is_none());

@@ -46,7 +46,7 @@ pub mod deferred;
 pub mod output;
 
 use crate::encode::added::Added;
-use crate::encode::cache::{Cache as Pieces, Place, FEW, MEDIUM};
+use crate::encode::cache::{PieceCache, Place, FEW, MEDIUM};
 use crate::encode::deferred::Deferred;
 pub use crate::encode::output::{Few, Id, Output};
 use crate::merge::{merge, Scratch};
@@ -85,21 +85,21 @@ pub struct Tokenizer {
 pub struct Cache {
     /// For [`crate::text::characters`].
     pub(crate) utf8: Vec<u8>,
-    pieces: Pieces,
+    pieces: PieceCache,
     scratch: Scratch,
     merged: Vec<u32>,
-    batch: Option<Box<Batch>>,
+    batch: Option<Box<Lookups>>,
     deferred: Deferred,
 }
 
 /// The pieces that are looked up together. Kept from text to text: clearing it takes longer than encoding a short line.
-struct Batch {
+struct Lookups {
     /// Where they begin and end; room for the places of a whole block more, however many are set.
     borders: [usize; ROOM],
     slots: [(Key, Place); ROOM],
 }
 
-impl Default for Batch {
+impl Default for Lookups {
     fn default() -> Self {
         Self { borders: [0; ROOM], slots: [(0, Place::default()); ROOM] }
     }
@@ -230,7 +230,7 @@ impl Tokenizer {
     fn encode_with<L: Level, O: Output>(&self, level: L, text: &[u8], cache: &mut Cache, out: &mut O) {
         let mut scanner = Scanner::new(level, text);
         let mut batch = cache.batch.take().unwrap_or_default();
-        let Batch { borders, slots } = &mut *batch;
+        let Lookups { borders, slots } = &mut *batch;
         let mut count = 0;
         while let Some((at, starts)) = scanner.next_block() {
             if let Some(places) = borders[count..].first_chunk_mut() {
@@ -253,7 +253,7 @@ impl Tokenizer {
 
     /// A piece by its key where it is short, else by where it is: a key of which the length says 0.
     #[inline(always)]
-    fn slot<L: Level>(level: L, text: &[u8], start: usize, end: usize, pieces: &Pieces) -> (Key, Place) {
+    fn slot<L: Level>(level: L, text: &[u8], start: usize, end: usize, pieces: &PieceCache) -> (Key, Place) {
         let short = end - start <= SHORT;
         let key = if short { level.pack(text, start, end) } else { start as Key | (end as Key) << 60 };
         (key, pieces.place(key))
@@ -354,7 +354,7 @@ impl Tokenizer {
     fn encode_long<O: Output>(&self, text: &[u8], start: usize, end: usize, cache: &mut Cache, out: &mut O) {
         let Cache { pieces, scratch, merged, .. } = cache;
         let piece = &text[start..end];
-        let key = (piece.len() <= MEDIUM).then(|| Pieces::pack_medium(text, start, end));
+        let key = (piece.len() <= MEDIUM).then(|| PieceCache::pack_medium(text, start, end));
         let known = match &key {
             Some((key, hash)) => pieces.get_medium(key, *hash),
             None => pieces.get_long(piece),

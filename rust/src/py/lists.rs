@@ -166,7 +166,7 @@ fn read_integers(object: &Bound<'_, PyAny>, ids: &mut Vec<u32>) -> Option<()> {
     }
     let list = object.cast::<PyList>().ok()?;
     if !PLAIN || list.is_empty() {
-        return list.iter().try_for_each(|item| Some(ids.push(id_of(&item)?)));
+        return list.iter().try_for_each(|item| id_of(&item).map(|id| ids.push(id)));
     }
     // SAFETY: a `Bound` is a pointer to an object; the GIL is held, and reading real integers runs no code that could
     // change the list.
@@ -179,7 +179,7 @@ fn read_integers(object: &Bound<'_, PyAny>, ids: &mut Vec<u32>) -> Option<()> {
 
 fn read_items(items: &[Bound<'_, PyAny>], ids: &mut Vec<u32>) -> Option<()> {
     ids.reserve(items.len());
-    items.iter().try_for_each(|item| Some(ids.push(id_of(item)?)))
+    items.iter().try_for_each(|item| id_of(item).map(|id| ids.push(id)))
 }
 
 /// The value of a real integer: the conversion of anything else runs code of others.

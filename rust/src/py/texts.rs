@@ -114,14 +114,14 @@ unsafe fn read<'a>(text: *mut ffi::PyObject) -> Characters<'a> {
 }
 
 /// Where the texts of a batch are read.
-pub enum Batch<'a> {
+pub enum TextBatch<'a> {
     /// By the threads that encode them.
     Objects(Objects<'a>),
     /// Here, by the thread that has the GIL.
     Read(Vec<Characters<'a>>),
 }
 
-impl Texts for Batch<'_> {
+impl Texts for TextBatch<'_> {
     #[inline(always)]
     fn len(&self) -> usize {
         match self {
@@ -155,18 +155,18 @@ const READ_IN_THREADS: usize = 256;
 ///
 /// # Errors
 /// As [`Text::new`] for each text, and whatever iterating raises.
-pub fn with_texts<R: Send>(texts: &Bound<'_, PyAny>, work: impl Fn(&Batch<'_>) -> R + Sync) -> PyResult<R> {
+pub fn with_texts<R: Send>(texts: &Bound<'_, PyAny>, work: impl Fn(&TextBatch<'_>) -> R + Sync) -> PyResult<R> {
     let py = texts.py();
     let tuple = tuple_of(texts)?;
     if tuple.len() >= READ_IN_THREADS {
-        let batch = Batch::Objects(Objects::new(&tuple));
+        let batch = TextBatch::Objects(Objects::new(&tuple));
         let result = py.detach(|| work(&batch));
-        if !matches!(&batch, Batch::Objects(objects) if objects.met_others()) {
+        if !matches!(&batch, TextBatch::Objects(objects) if objects.met_others()) {
             return Ok(result);
         }
     }
     let texts = tuple.as_slice().iter().map(Text::new).collect::<PyResult<Vec<_>>>()?;
-    let batch = Batch::Read(texts.iter().map(Text::characters).collect::<PyResult<_>>()?);
+    let batch = TextBatch::Read(texts.iter().map(Text::characters).collect::<PyResult<_>>()?);
     Ok(py.detach(|| work(&batch)))
 }
 

@@ -13,7 +13,7 @@ const CHUNK: usize = 1 << 18;
 
 /// The texts of some lines, one after the other.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Texts {
+pub struct FieldTexts {
     /// UTF-8.
     pub data: Vec<u8>,
     /// Text i is `data[offsets[i]..offsets[i + 1]]`.
@@ -37,12 +37,12 @@ pub struct Texts {
 /// assert_eq!((texts.data, texts.offsets), (b"a\n".to_vec(), vec![0, 2]));
 /// assert_eq!(texts.bad, [(2, "there is no field \"text\", but \"id\"".to_owned())]);
 /// ```
-pub fn read(block: &[u8], field: &str, mend: bool, num_threads: usize) -> Texts {
+pub fn read(block: &[u8], field: &str, mend: bool, num_threads: usize) -> FieldTexts {
     let parts = cut(block, num_threads.clamp(1, block.len() / CHUNK + 1));
     if parts.len() <= 1 {
         return read_part(block, field, mend).1;
     }
-    let mut results: Vec<(usize, Texts)> = std::thread::scope(|scope| {
+    let mut results: Vec<(usize, FieldTexts)> = std::thread::scope(|scope| {
         let started: Vec<_> = parts[1..]
             .iter()
             .map(|&part| (part, std::thread::Builder::new().spawn_scoped(scope, move || read_part(part, field, mend))))
@@ -87,8 +87,8 @@ fn cut(block: &[u8], count: usize) -> Vec<&[u8]> {
 }
 
 /// The number of lines in `part`, and their texts.
-fn read_part(part: &[u8], field: &str, mend: bool) -> (usize, Texts) {
-    let mut texts = Texts { data: Vec::with_capacity(part.len()), offsets: vec![0], ..Texts::default() };
+fn read_part(part: &[u8], field: &str, mend: bool) -> (usize, FieldTexts) {
+    let mut texts = FieldTexts { data: Vec::with_capacity(part.len()), offsets: vec![0], ..FieldTexts::default() };
     let mut lines = 0;
     for line in part.split_inclusive(|&byte| byte == b'\n') {
         if !line.iter().all(u8::is_ascii_whitespace) {
@@ -106,7 +106,7 @@ fn read_part(part: &[u8], field: &str, mend: bool) -> (usize, Texts) {
     (lines, texts)
 }
 
-impl Texts {
+impl FieldTexts {
     fn add(&mut self, number: usize, line: &[u8], field: &str) {
         let done = match text_of(line, field) {
             Err(_) if has_nan(line) => {
@@ -394,6 +394,6 @@ mod tests {
         for threads in [2, 3, 64] {
             assert!(read(&block, "text", false, threads) == alone, "{threads} threads");
         }
-        assert_eq!(read(b"", "text", false, 4), Texts { offsets: vec![0], ..Texts::default() });
+        assert_eq!(read(b"", "text", false, 4), FieldTexts { offsets: vec![0], ..FieldTexts::default() });
     }
 }
