@@ -3,7 +3,7 @@
  * The polynomials, but tanh's, are minimax approximations of their own (Remez exchange at 200 bits, coefficients rounded to float32);
  * errors are in units in the last place (ULP) of the exact result, the largest over all floats of the range. */
 
-/* e to the x, within 1 ULP; 0 below -87.3, infinity above 88.37, NaN for NaN.
+/* e to the x, within 1.01 ULP; 0 below -87.3, infinity above 88.37, NaN for NaN.
  * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r); times 2^n by its exponent bits. */
 GF_INLINE vf vexp(vf x) {
     const vf low = splat(-87.3f), high = splat(89.0f), round = splat(12582912.0f); /* 1.5 * 2^23 */
