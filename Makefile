@@ -24,11 +24,15 @@ demo: $(VENV)/.installed  ## install into .venv and write a story with the model
 	@echo
 	@echo "The command gpt2fast is in $(VENV); to have it at hand:  . $(VENV)/bin/activate"
 
+# Two files of tests side by side, each whole in one process; WORKERS=0 runs all in this one, as a debugger wants it.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
 test: $(VENV)/.installed-test  ## install what the tests need and run all of them
 	@echo "== the Rust crate =="
 	cargo test -q $(CRATE)
 	@echo "== the Python package (the slow tests make full-size weights: some minutes) =="
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 .PHONY: bits bits-aarch64
 bits: $(VENV)/.installed-test  ## check that gcc and clang give the same bits at every CPU level
@@ -39,7 +43,7 @@ bits-aarch64: $(VENV)/.installed-test  ## check the same on aarch64 under emulat
 
 test-quick: $(VENV)/.installed-test  ## the same without the slow tests
 	cargo test -q $(CRATE)
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: $(VENV)/.installed-lint  ## formatting, linters, types, stubs, generated files
 	cargo fmt --manifest-path rust/Cargo.toml --check

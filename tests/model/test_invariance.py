@@ -1,5 +1,8 @@
 """The promise of gemm="panel": a token's logits are the same bit for bit however its text was cut into calls, whatever
-else is in the batch, and on any number of threads, at every CPU level."""
+else is in the batch, and on any number of threads.
+
+That holds at every CPU level, as each kernel gives the same bits at all of them: `test_kernel_bits.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ from hypothesis import strategies as some
 
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.model.gpt2 import GPT2
-
-pytestmark = pytest.mark.usefixtures("level")
 
 # Heads of 20: not a multiple of any vector.  A context over one pass, so that long texts are cut inside too.
 CONFIG = Config(vocab_size=331, n_ctx=300, n_embd=60, n_layer=2, n_head=3, n_inner=100)
