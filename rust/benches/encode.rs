@@ -8,16 +8,12 @@ use std::time::Instant;
 
 /// Seconds of this thread on a processor where the system tells (Linux), else of the clock on the wall.
 fn seconds(start: Instant) -> f64 {
-    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[cfg(target_os = "linux")]
     {
-        unsafe extern "C" {
-            fn clock_gettime(clock: i32, time: *mut [i64; 2]) -> i32;
-        }
-        const THREAD_CPU_TIME: i32 = 3;
-        let mut time = [0; 2];
-        // SAFETY: writes one timespec, which is two 64-bit integers here.
-        if unsafe { clock_gettime(THREAD_CPU_TIME, &mut time) } == 0 {
-            return time[0] as f64 + time[1] as f64 * 1e-9;
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes one timespec.
+        if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } == 0 {
+            return time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9;
         }
     }
     start.elapsed().as_secs_f64()

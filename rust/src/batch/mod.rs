@@ -31,7 +31,7 @@ const RUN: usize = 1 << 17;
 /// Of a longer text, parts are taken.
 const LONGEST_WHOLE: usize = 1 << 19;
 /// What a short text costs beside its bytes.
-const EACH: usize = 32;
+const TEXT_OVERHEAD: usize = 32;
 /// Texts that are fetched while one is encoded: short ones lie about in memory, each one a wait.
 const AHEAD: usize = 3;
 
@@ -120,7 +120,7 @@ impl<'a, T: Texts + ?Sized> Iterator for Runs<'a, T> {
                     }
                     break;
                 }
-                size += text.len() + EACH;
+                size += text.len() + TEXT_OVERHEAD;
                 self.next += 1;
             }
         }
@@ -141,7 +141,7 @@ fn threads_for<T: Texts + ?Sized>(texts: &T, num_threads: usize) -> usize {
     let mut size = 0;
     let mut i = 0;
     while i < texts.len() && size < num_threads * RUN && num_threads > 1 {
-        size += texts.get(i).len() + EACH;
+        size += texts.get(i).len() + TEXT_OVERHEAD;
         i += 1;
     }
     (size / RUN).clamp(1, num_threads.max(1))

@@ -64,7 +64,7 @@ struct Matcher {
 }
 
 /// Bytes of tokens up to which the automaton is a table of all transitions, the fastest and largest kind.
-const SMALL: usize = 1 << 13;
+const DFA_BYTES: usize = 1 << 13;
 /// Places that are tried in a row for cutting a text in two.
 const TRIES: usize = 1 << 10;
 
@@ -73,7 +73,7 @@ impl Matcher {
         if tokens.is_empty() {
             return Ok(None);
         }
-        let small = tokens.iter().map(|token| token.text.len()).sum::<usize>() <= SMALL;
+        let small = tokens.iter().map(|token| token.text.len()).sum::<usize>() <= DFA_BYTES;
         let automaton = AhoCorasickBuilder::new()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(small.then_some(AhoCorasickKind::DFA))

@@ -10,7 +10,7 @@ use tables::key::{fold, hash, hash_bytes, pack_end, prefetch, Key, MASKS};
 use tables::memory::{Table, Zeroed};
 
 /// Ids that a short piece has at most in the cache.
-pub const FEW: usize = 8;
+pub const SHORT_IDS: usize = 8;
 
 /// A short piece: two of them fill a line of memory.
 ///
@@ -25,13 +25,13 @@ struct Short {
 /// One to eight ids. In place of the eighth is their number where they are less, so the eighth id must be 8 at least.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(16))]
-pub struct Ids([u16; FEW]);
+pub struct Ids([u16; SHORT_IDS]);
 
 impl Ids {
     /// None where they are too many or too large.
     fn new(ids: &[u32]) -> Option<Self> {
-        let mut few = [0; FEW];
-        few[FEW - 1] = ids.len() as u16;
+        let mut few = [0; SHORT_IDS];
+        few[SHORT_IDS - 1] = ids.len() as u16;
         let fits = narrow(ids, &mut few);
         let few = Self(few);
         (fits && few.count() == ids.len()).then_some(few)
@@ -39,13 +39,13 @@ impl Ids {
 
     /// All eight places.
     #[inline(always)]
-    pub fn all(&self) -> &[u16; FEW] {
+    pub fn all(&self) -> &[u16; SHORT_IDS] {
         &self.0
     }
 
     #[inline(always)]
     pub fn count(&self) -> usize {
-        usize::from(self.0[FEW - 1]).min(FEW)
+        usize::from(self.0[SHORT_IDS - 1]).min(SHORT_IDS)
     }
 
     pub fn get(&self) -> &[u16] {
@@ -57,7 +57,7 @@ impl Ids {
 unsafe impl Zeroed for Short {}
 
 /// Bytes that a piece of [`Medium`] has at most.
-pub const MEDIUM: usize = 47;
+pub const MEDIUM_PIECE: usize = 47;
 /// Ids that it has at most in the cache.
 const MEDIUM_IDS: usize = 38;
 
@@ -82,7 +82,7 @@ struct Long {
 
 /// Bytes that it has at most: longer ones hardly come twice.
 const LONGEST_CACHED: usize = 511;
-const LONGS: usize = 256;
+const LONG_PIECES: usize = 256;
 
 /// Sets of two entries each. Those of short pieces become eight times as many when there are enough pieces: clearing the
 /// memory for all of them takes as long as encoding some 100 kB.
@@ -117,7 +117,7 @@ fn narrow(ids: &[u32], to: &mut [u16]) -> bool {
 
 impl Default for PieceCache {
     fn default() -> Self {
-        let long = std::iter::repeat_with(Long::default).take(LONGS).collect();
+        let long = std::iter::repeat_with(Long::default).take(LONG_PIECES).collect();
         let (short, shift) = (Table::new(2 * FIRST_SETS), 64 - FIRST_SETS.trailing_zeros());
         Self { short, shift, puts: 0, medium: Table::new(2 * MEDIUM_SETS), long }
     }
@@ -293,7 +293,7 @@ impl PieceCache {
     }
 
     fn long_place(piece: &[u8]) -> usize {
-        hash_bytes(0, piece) as usize & (LONGS - 1)
+        hash_bytes(0, piece) as usize & (LONG_PIECES - 1)
     }
 
     pub fn get_long(&self, piece: &[u8]) -> Option<&[u16]> {
@@ -360,7 +360,7 @@ mod tests {
         cache.put(key, place, &[1 << 16]);
         assert!(cache.find(key, place).is_none() && cache.get_many(key, place).is_none());
         // Too many for a short one, or the last of eight looks like their number: kept among the longer ones.
-        for ids in [vec![1; FEW + 1], vec![9, 9, 9, 9, 9, 9, 9, 7]] {
+        for ids in [vec![1; SHORT_IDS + 1], vec![9, 9, 9, 9, 9, 9, 9, 7]] {
             cache.put(key, place, &ids);
             assert!(cache.find(key, place).is_none());
             let many = cache.get_many(key, place).expect("kept");

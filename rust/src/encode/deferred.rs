@@ -4,7 +4,7 @@
 //! piece that is looked up alone, one for all that are looked up together, after their lines of memory have been asked for.
 
 use crate::encode::output::Output;
-use tables::key::{Key, SHORT};
+use tables::key::{Key, SHORT_PIECE};
 
 /// Pieces that are looked up together: with 8 text not seen before takes 3 % longer, with 32 no less.
 const MOST_DEFERRED: usize = 16;
@@ -17,7 +17,7 @@ pub struct DeferredPiece {
     pub hash: u64,
     /// Where it begins in the output.
     at: usize,
-    ids: [u32; SHORT],
+    ids: [u32; SHORT_PIECE],
     count: usize,
 }
 

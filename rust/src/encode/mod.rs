@@ -46,7 +46,7 @@ pub mod deferred;
 pub mod output;
 
 use crate::encode::added::Added;
-use crate::encode::cache::{PieceCache, Place, FEW, MEDIUM};
+use crate::encode::cache::{PieceCache, Place, MEDIUM_PIECE, SHORT_IDS};
 use crate::encode::deferred::Deferred;
 pub use crate::encode::output::{Few, Id, Output};
 use crate::merge::{merge, Scratch};
@@ -59,7 +59,7 @@ use crate::simd::{Avx2, Avx512};
 use crate::vocabulary::gpt2::gpt2;
 use crate::vocabulary::{Vocabulary, VocabularyError};
 use std::sync::Arc;
-use tables::key::{hash, pack, random_seed, Key, SHORT};
+use tables::key::{hash, pack, random_seed, Key, SHORT_PIECE};
 use tables::words::Words;
 
 /// Pieces that are looked up together: their places in the cache are fetched ahead, and fit the first-level one.
@@ -68,9 +68,9 @@ const BATCH: usize = 64;
 const ROOM: usize = BATCH + 2 * crate::pretokenize::classify::BLOCK;
 
 /// Texts of up to this many bytes are encoded piece by piece.
-pub const TINY: usize = 16;
+pub const TINY_TEXT: usize = 16;
 /// Texts of up to this many bytes fit [`Few`].
-pub const SMALL: usize = 64;
+pub const SMALL_TEXT: usize = 64;
 
 /// A vocabulary with the tables for encoding, shared by all threads and clones, and the added tokens that are found.
 #[derive(Clone)]
@@ -156,7 +156,7 @@ impl Tokenizer {
     /// The same, where added tokens are ordinary text.
     #[inline]
     pub fn encode_plain<O: Output>(&self, text: &[u8], cache: &mut Cache, out: &mut O) {
-        if text.len() <= TINY {
+        if text.len() <= TINY_TEXT {
             return self.encode_tiny(text, cache, out);
         }
         self.encode_at(level(), text, cache, out);
@@ -197,7 +197,7 @@ impl Tokenizer {
         let mut start = 0;
         while start < text.len() {
             let end = piece_end(text, start);
-            if end - start > SHORT {
+            if end - start > SHORT_PIECE {
                 break;
             }
             let key = pack(text, start, end);
@@ -254,7 +254,7 @@ impl Tokenizer {
     /// A piece by its key where it is short, else by where it is: a key of which the length says 0.
     #[inline(always)]
     fn slot<L: Level>(level: L, text: &[u8], start: usize, end: usize, pieces: &PieceCache) -> (Key, Place) {
-        let short = end - start <= SHORT;
+        let short = end - start <= SHORT_PIECE;
         let key = if short { level.pack(text, start, end) } else { start as Key | (end as Key) << 60 };
         (key, pieces.place(key))
     }
@@ -286,7 +286,7 @@ impl Tokenizer {
         cache: &mut Cache,
         out: &mut O,
     ) {
-        out.reserve(FEW * slots.len());
+        out.reserve(SHORT_IDS * slots.len());
         let mut end = out.end();
         let mut put = 0;
         let mut slots = slots.iter();
@@ -301,7 +301,7 @@ impl Tokenizer {
             // SAFETY: so many were put.
             unsafe { out.advance(put) };
             self.encode_other(text, *key, place, cache, out);
-            out.reserve(FEW * slots.len());
+            out.reserve(SHORT_IDS * slots.len());
             (end, put) = (out.end(), 0);
         }
         // SAFETY: so many were put.
@@ -342,7 +342,7 @@ impl Tokenizer {
                 merged.push(id);
             } else {
                 let bytes = key.to_le_bytes();
-                merge(&bytes[..usize::from(bytes[SHORT])], self.vocabulary.merges(), scratch, merged);
+                merge(&bytes[..usize::from(bytes[SHORT_PIECE])], self.vocabulary.merges(), scratch, merged);
             }
             piece.fill(merged.iter().copied());
             pieces.put(key, place, merged);
@@ -354,7 +354,7 @@ impl Tokenizer {
     fn encode_long<O: Output>(&self, text: &[u8], start: usize, end: usize, cache: &mut Cache, out: &mut O) {
         let Cache { pieces, scratch, merged, .. } = cache;
         let piece = &text[start..end];
-        let key = (piece.len() <= MEDIUM).then(|| PieceCache::pack_medium(text, start, end));
+        let key = (piece.len() <= MEDIUM_PIECE).then(|| PieceCache::pack_medium(text, start, end));
         let known = match &key {
             Some((key, hash)) => pieces.get_medium(key, *hash),
             None => pieces.get_long(piece),
@@ -466,7 +466,7 @@ mod tests {
         let more: String = (0..3000).map(|i| format!("{i} ")).collect();
         for end in [16, 64, 4096] {
             let (mut cache, mut out) = (Cache::default(), Vec::<u32>::new());
-            for length in 1..=SHORT {
+            for length in 1..=SHORT_PIECE {
                 let piece = &((end as Key) << 60).to_le_bytes()[..length];
                 tokenizer.encode(piece, &mut cache, &mut out);
             }

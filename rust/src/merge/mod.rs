@@ -11,7 +11,7 @@
 //! those two neighbours alone as well. So if the encodings of two overlapping windows share a token at the same place,
 //! the first window's tokens before it and the second's from it on are exactly the encoding of both together.
 //!
-//! [`merge`] takes pieces of up to 62 bytes as one window ([`crate::merge::lane`]) and longer ones four windows at a time.
+//! [`merge`] takes pieces of up to 62 bytes as one window ([`crate::merge::window`]), longer ones four windows at a time.
 //!
 //! # Without merging
 //! Windows of a run (`=====…`, with tokens as long as they are) share no token; there the text is searched through. By
@@ -19,8 +19,9 @@
 //! encoding, however it was found. [`search`] looks for it from left to right: the longest token that the rest begins
 //! with and that stays apart from the one before, and where none does, back by one token. A place from which nothing
 //! goes on is remembered: the tokens up to a place are its encoding whatever follows, so coming back to it would end the
-//! same way. So no place is gone on from twice: linear. Where the list of merges has one before those that make its own
-//! tokens, `stay_apart` cannot tell, and [`merge_by_heap`] does the same work; nobody trains such lists.
+//! same way. So no place is gone on from twice: linear. The idea and its proof are those of the crate `bpe` of GitHub's
+//! rust-gems (<https://github.com/github/rust-gems/tree/main/crates/bpe>). Where the list of merges has one before those
+//! that make its own tokens, `stay_apart` cannot tell, and [`merge_by_heap`] does the same work; nobody trains such lists.
 //!
 //! Performance notes (30 November 2026), one thread, a million bytes in one piece, MB/s:
 //! - One window of 64 bytes at a time, its tokens a linked list, pairs looked up in a table with probing behind a
@@ -30,11 +31,11 @@
 //! - Four windows side by side, a bit mask for the list, pairs looked up without a branch, search where
 //!   windows do not join: 73, 71, 95, 105, 136; 159 of `=`. Kept.
 
-pub mod lane;
+pub mod window;
 
 #[cfg(target_arch = "x86_64")]
-use crate::merge::lane::Register;
-use crate::merge::lane::{border, Keys, Lane, LARGEST};
+use crate::merge::window::Register;
+use crate::merge::window::{border, Keys, Window, LARGEST_WINDOW};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx512;
 use crate::simd::{level, CpuLevel};
@@ -47,7 +48,7 @@ use tables::trie::Trie;
 #[derive(Default)]
 pub struct Scratch {
     nodes: Vec<Node>,
-    heap: BinaryHeap<Reverse<(u32, u32)>>,
+    heap: BinaryHeap<Reverse<(u32, usize)>>,
     window: Vec<u32>,
     /// A bit for each place of a piece from which no tokens go on to its end.
     dead: Vec<u64>,
@@ -90,20 +91,20 @@ fn by_size(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Vec<u
     match piece.len() {
         0..=15 => one::<[u32; 16]>((), piece, merges, out),
         16..=31 => one::<[u32; 32]>((), piece, merges, out),
-        32..=LARGEST => one::<[u32; 64]>((), piece, merges, out),
+        32..=LARGEST_WINDOW => one::<[u32; 64]>((), piece, merges, out),
         _ => merge_long(piece, merges, scratch, out),
     }
 }
 
 #[inline(always)]
 fn one<K: Keys>(level: K::Level, piece: &[u8], merges: &Merges, out: &mut Vec<u32>) {
-    let mut lane = Lane::<K>::new(level, piece, merges);
-    while lane.step(merges) {}
-    lane.put(1, out);
+    let mut window = Window::<K>::new(level, piece, merges);
+    while window.step(merges) {}
+    window.put(1, out);
 }
 
 /// How many windows of a long piece are merged side by side: while one waits for memory the others go on.
-const LANES: usize = 4;
+const WINDOWS: usize = 4;
 /// From where one window begins to where the next does.
 const STRIDE: usize = 46;
 /// Bytes that are searched through where two windows share no token.
@@ -116,23 +117,23 @@ fn merge_long(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: &mut Ve
     // The tokens from `first` on are the encoding of `piece[..end]`.
     let mut end = 0;
     while end < piece.len() {
-        let (_, from) = border(&out[first..], merges, end, end.saturating_sub(LARGEST - STRIDE));
-        let window = |place: usize| &piece[place.min(piece.len())..(place + LARGEST).min(piece.len())];
-        let mut lanes: [Lane<[u32; 64]>; LANES] =
-            std::array::from_fn(|lane| Lane::new((), window(from + lane * STRIDE), merges));
-        let mut busy = [true; LANES];
-        while busy != [false; LANES] {
-            for (lane, busy) in lanes.iter_mut().zip(&mut busy) {
-                *busy = *busy && lane.step(merges);
+        let (_, from) = border(&out[first..], merges, end, end.saturating_sub(LARGEST_WINDOW - STRIDE));
+        let bytes_at = |place: usize| &piece[place.min(piece.len())..(place + LARGEST_WINDOW).min(piece.len())];
+        let mut windows: [Window<[u32; 64]>; WINDOWS] =
+            std::array::from_fn(|number| Window::new((), bytes_at(from + number * STRIDE), merges));
+        let mut busy = [true; WINDOWS];
+        while busy != [false; WINDOWS] {
+            for (window, busy) in windows.iter_mut().zip(&mut busy) {
+                *busy = *busy && window.step(merges);
             }
         }
-        for (number, lane) in lanes.iter().enumerate() {
+        for (number, window) in windows.iter().enumerate() {
             let begin = from + number * STRIDE;
-            let next_end = (begin + LARGEST).min(piece.len());
+            let next_end = (begin + LARGEST_WINDOW).min(piece.len());
             if end == piece.len() {
                 return;
             }
-            if next_end <= end || !lane.join(begin, end, merges, first, out) {
+            if next_end <= end || !window.join(begin, end, merges, first, out) {
                 end = match search_on(piece, end, merges, scratch, first, out) {
                     Some(next_end) => next_end,
                     None => {
@@ -159,7 +160,7 @@ fn search_on(
     first: usize,
     out: &mut Vec<u32>,
 ) -> Option<usize> {
-    let (index, begin) = border(&out[first..], merges, end, end.saturating_sub(4 * LARGEST));
+    let (index, begin) = border(&out[first..], merges, end, end.saturating_sub(4 * LARGEST_WINDOW));
     let next_end = (begin + SEARCHED).min(piece.len());
     if next_end <= end {
         return None;
@@ -225,13 +226,13 @@ fn search_with(trie: &Trie, piece: &[u8], merges: &Merges, scratch: &mut Scratch
 #[derive(Clone, Copy)]
 struct Node {
     id: u32,
-    previous: u32,
-    next: u32,
     /// The rank of this token's merge with the next one.
     rank: u32,
+    previous: usize,
+    next: usize,
 }
 
-const END: u32 = u32::MAX;
+const END: usize = usize::MAX;
 
 /// As [`merge`], by the published algorithm.
 #[inline(never)]
@@ -244,38 +245,36 @@ pub fn merge_by_heap(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: 
     heap.clear();
     nodes.extend(piece.iter().enumerate().map(|(i, &byte)| Node {
         id: merges.byte_id(byte),
-        previous: (i as u32).wrapping_sub(1),
-        next: i as u32 + 1,
         rank: Merges::NONE,
+        previous: i.wrapping_sub(1),
+        next: i + 1,
     }));
     let last = nodes.len() - 1;
     nodes[last].next = END;
     for i in 0..last {
         nodes[i].rank = merges.rank(nodes[i].id, nodes[i + 1].id);
         if nodes[i].rank != Merges::NONE {
-            heap.push(Reverse((nodes[i].rank, i as u32)));
+            heap.push(Reverse((nodes[i].rank, i)));
         }
     }
     while let Some(Reverse((rank, at))) = heap.pop() {
-        let node = nodes[at as usize];
+        let node = nodes[at];
         // An entry is current if its token still starts that merge; merged-away tokens have none.
         if node.rank != rank {
             continue;
         }
-        let gone = node.next;
-        let next = nodes[gone as usize].next;
-        nodes[gone as usize].rank = Merges::NONE;
-        nodes[at as usize] = Node { id: merges.product(rank), previous: node.previous, next, rank: Merges::NONE };
+        let next = nodes[node.next].next;
+        nodes[node.next].rank = Merges::NONE;
+        nodes[at] = Node { id: merges.product(rank), rank: Merges::NONE, previous: node.previous, next };
         if next != END {
-            nodes[next as usize].previous = at;
+            nodes[next].previous = at;
         }
         for left in [node.previous, at] {
-            if left == END || nodes[left as usize].next == END {
+            if left == END || nodes[left].next == END {
                 continue;
             }
-            let right = nodes[left as usize].next;
-            let found = merges.rank(nodes[left as usize].id, nodes[right as usize].id);
-            nodes[left as usize].rank = found;
+            let found = merges.rank(nodes[left].id, nodes[nodes[left].next].id);
+            nodes[left].rank = found;
             if found != Merges::NONE {
                 heap.push(Reverse((found, left)));
             }
@@ -283,8 +282,8 @@ pub fn merge_by_heap(piece: &[u8], merges: &Merges, scratch: &mut Scratch, out: 
     }
     let mut at = 0;
     while at != END {
-        out.push(nodes[at as usize].id);
-        at = nodes[at as usize].next;
+        out.push(nodes[at].id);
+        at = nodes[at].next;
     }
     forget_if_large(scratch);
 }

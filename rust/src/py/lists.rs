@@ -27,7 +27,7 @@ use tables::memory::large_pages;
 /// Lists of so many ids together are worth a table of all integers up to the vocabulary's size.
 const TABLE_AFTER: usize = 1 << 10;
 /// So many are worth counting, so that references are made some of each instead of one by one.
-const MORE: usize = 1 << 14;
+const COUNTED_FROM: usize = 1 << 14;
 /// A list of so many gets memory that has not been cleared.
 const LONG_LIST: usize = 1 << 14;
 
@@ -35,7 +35,7 @@ const LONG_LIST: usize = 1 << 14;
 /// memory like any other. Without one there is more in them.
 const PLAIN: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>() && cfg!(target_endian = "little");
 /// References that an object may be given without a look: twice as many are less than any mark in the count.
-const ENOUGH: u32 = 1 << 28;
+const MOST_REFERENCES: u32 = 1 << 28;
 
 /// The ids as Python's integers: a list of them takes a pointer and a reference each, no new object.
 #[derive(Default)]
@@ -66,7 +66,7 @@ impl Integers {
         let table = self.table(py, size, ids.len());
         if table.is_empty() {
             PyList::new(py, ids.iter().map(|&id| id.into()))
-        } else if ids.len() < MORE {
+        } else if ids.len() < COUNTED_FROM {
             filled(py, ids, |id| referred(table, id))
         } else {
             let mut references = References::new(py, table);
@@ -86,7 +86,7 @@ impl Integers {
         let table = self.table(py, size, ids.len());
         let _paused = NoCollector::new(py);
         let mut lists = Vec::with_capacity(parts.len());
-        if table.is_empty() || ids.len() < MORE {
+        if table.is_empty() || ids.len() < COUNTED_FROM {
             for ids in parts {
                 lists.push(self.list(py, size, ids)?);
             }
@@ -247,7 +247,7 @@ unsafe fn add_references(object: *mut ffi::PyObject, count: u32) {
         if ffi::Py_REFCNT(object) == before {
             return; // It lives for ever.
         }
-        if PLAIN && before < ENOUGH as ffi::Py_ssize_t && count < ENOUGH {
+        if PLAIN && before < MOST_REFERENCES as ffi::Py_ssize_t && count < MOST_REFERENCES {
             *object.cast::<u32>() += count - 1;
         } else {
             for _ in 1..count {

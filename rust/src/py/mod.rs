@@ -12,7 +12,7 @@ use crate::batch::{count_batch, encode_batch, room, Texts};
 use crate::encode::added::{Added, AddedToken, Part};
 use crate::encode::caches::Caches;
 use crate::encode::decoder::Decoder;
-use crate::encode::{Few, Id, Tokenizer, SMALL, TINY};
+use crate::encode::{Few, Id, Tokenizer, SMALL_TEXT, TINY_TEXT};
 use crate::pretokenize::pieces;
 use crate::simd;
 use crate::text::characters::Characters;
@@ -240,16 +240,16 @@ impl Bpe {
         let text = text.characters()?;
         match text {
             // Each byte may be an id, and the encoder asks for room for up to sixteen more.
-            Characters::Utf8(bytes) if bytes.len() <= TINY && self.tokenizer.added().is_empty() => {
-                let mut ids = Few::<{ TINY + 16 }>::default();
+            Characters::Utf8(bytes) if bytes.len() <= TINY_TEXT && self.tokenizer.added().is_empty() => {
+                let mut ids = Few::<{ TINY_TEXT + 16 }>::default();
                 let done = self.tokenizer.encode_words(bytes, &mut ids);
                 if done < bytes.len() {
                     self.shared.caches.with(|cache| self.tokenizer.encode(&bytes[done..], cache, &mut ids));
                 }
                 self.list(py, ids.ids())
             }
-            _ if text.most_bytes() <= SMALL && self.tokenizer.added().is_empty() => {
-                let mut ids = Few::<{ 8 * SMALL + 8 }>::default();
+            _ if text.most_bytes() <= SMALL_TEXT && self.tokenizer.added().is_empty() => {
+                let mut ids = Few::<{ 8 * SMALL_TEXT + 8 }>::default();
                 self.shared.caches.with(|cache| text.encode(&self.tokenizer, cache, &mut ids));
                 self.list(py, ids.ids())
             }

@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 /// Shorter ones are read with the GIL held: releasing it costs more than they do.
-const SHORT: usize = 1 << 16;
+const SHORT_HEADER: usize = 1 << 16;
 
 fn without_gil<T: Send>(py: Python<'_>, raw: &[u8], parse: impl FnOnce() -> Result<T, Problem> + Send) -> PyResult<T> {
-    let result = if raw.len() < SHORT { parse() } else { py.detach(parse) };
+    let result = if raw.len() < SHORT_HEADER { parse() } else { py.detach(parse) };
     result.map_err(|problem| match problem {
         Problem::Content(message) => PyValueError::new_err(message),
         Problem::Type(message) => PyTypeError::new_err(message),

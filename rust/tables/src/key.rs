@@ -4,18 +4,18 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
 /// Pieces of up to this many bytes are packed into a [`Key`].
-pub const SHORT: usize = 15;
+pub const SHORT_PIECE: usize = 15;
 
 /// Up to 15 bytes and their number, in the last byte: equal keys are equal pieces, and none is zero.
 pub type Key = u128;
 
 /// The bits of a key of up to 15 bytes.
-pub static MASKS: [u128; SHORT + 1] = masks();
+pub static MASKS: [u128; SHORT_PIECE + 1] = masks();
 
-const fn masks() -> [u128; SHORT + 1] {
-    let mut masks = [0; SHORT + 1];
+const fn masks() -> [u128; SHORT_PIECE + 1] {
+    let mut masks = [0; SHORT_PIECE + 1];
     let mut length = 0;
-    while length <= SHORT {
+    while length <= SHORT_PIECE {
         masks[length] = (1 << (8 * length)) - 1;
         length += 1;
     }

@@ -8,7 +8,7 @@
 //! the program. Text not seen before, 5 MB of English and code, MB/s, one thread, the caches of the processor emptied
 //! before: the same; large pages for it: no difference that could be measured.
 
-use crate::key::{hash, hash_bytes, pack, prefetch, Key, SHORT};
+use crate::key::{hash, hash_bytes, pack, prefetch, Key, SHORT_PIECE};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
@@ -125,7 +125,7 @@ impl Words {
     pub fn find(&self, text: &[u8]) -> Option<u32> {
         match text.len() {
             0 => None,
-            length @ 1..=SHORT => {
+            length @ 1..=SHORT_PIECE => {
                 let key = pack(text, 0, length);
                 self.get(key, hash(key))
             }

@@ -1,19 +1,19 @@
-//! A short piece that is being merged: the published algorithm on a few cache lines.
+//! A short piece, or a window of a long one, that is being merged: the published algorithm on a few cache lines.
 //!
 //! A bit mask says where tokens begin, so that the one before and the one after are found by counting zeros, and an array
 //! holds the rank of every pair, whose minimum is the next merge. A step has one branch, whether there is a merge at
-//! all; so the processor runs several lanes side by side as if they were one (`merge.rs`).
+//! all; so the processor runs several windows side by side as if they were one (`merge_long`).
 //!
 //! Performance notes (30 November 2026): a vector read from where single keys were just written waits until these have
 //! arrived, 10 ns a step. With the keys of a short piece in a register instead (AVX-512): 250 ns to 180-210 for an English
-//! word; written as a loop without intrinsics the compiler made branches of it, and nothing was gained. For the lanes of
-//! long pieces larger vectors make it worse (a fifth less with 64 bytes than with 32), and six lanes are not faster than
-//! four.
+//! word; written as a loop without intrinsics the compiler made branches of it, and nothing was gained. For the
+//! windows of long pieces larger vectors make it worse (a fifth less with 64 bytes than with 32), and six are not faster
+//! than four.
 
 use tables::merges::Merges;
 
-/// The largest piece that a [`Lane`] takes.
-pub const LARGEST: usize = 62;
+/// The largest piece that a [`Window`] takes.
+pub const LARGEST_WINDOW: usize = 62;
 
 /// `rank << 6 | place` for the pair of tokens of which the first begins at a place.
 pub trait Keys {
@@ -108,7 +108,7 @@ mod x86 {
 }
 
 /// A piece that is being merged: places 1 and on are its bytes, the two beside them stay empty.
-pub struct Lane<K> {
+pub struct Window<K> {
     /// The token that begins at a place.
     ids: [u32; 64],
     keys: K,
@@ -116,7 +116,7 @@ pub struct Lane<K> {
     begins: u64,
 }
 
-impl<K: Keys> Lane<K> {
+impl<K: Keys> Window<K> {
     /// A piece of fewer bytes than there are keys.
     #[inline(always)]
     pub fn new(level: K::Level, piece: &[u8], merges: &Merges) -> Self {
@@ -126,7 +126,7 @@ impl<K: Keys> Lane<K> {
         }
         let pairs = (1..).zip(piece.windows(2));
         let keys = K::new(level, pairs.map(|(place, pair)| merges.rank_of_bytes(pair[0], pair[1]) << 6 | place));
-        Self { ids, keys, begins: !0 >> (LARGEST - piece.len()) }
+        Self { ids, keys, begins: !0 >> (LARGEST_WINDOW - piece.len()) }
     }
 
     /// One merge; false where there is none.
@@ -154,7 +154,7 @@ impl<K: Keys> Lane<K> {
     #[inline(always)]
     pub fn put(&self, place: usize, out: &mut Vec<u32>) {
         let mut begins = self.begins & (!0 << place);
-        out.reserve(LARGEST);
+        out.reserve(LARGEST_WINDOW);
         // The last is the empty place behind.
         while begins & (begins - 1) != 0 {
             out.push(self.ids[begins.trailing_zeros() as usize]);
