@@ -182,8 +182,8 @@ class LanguageModel:
         frequency_penalty, no_repeat_ngram_size, logit_bias, banned_ids, banned_sequences, stop, seed, logprobs,
         overflow and batch_size.  With `allow_special` special tokens in the prompt, such as `<|endoftext|>`, are these
         tokens; else they are text.
-        `on_token` is called with a `Step` for every new token.  `speculate` or `draft` makes it quicker and changes
-        nothing else; see `drafter`.
+        `on_token` is called with a `Step` for every new token; where it returns True the text ends with that token.
+        `speculate` or `draft` makes it quicker and changes nothing else; see `drafter`.
 
         Raises InputError or InputTypeError, naming the argument, before anything is computed; InputError, too, where
         the model's logits are not finite.

@@ -36,14 +36,17 @@ def generate(
     """The `n` texts that continue each of `prompts`, lists of token ids; an empty one starts from the token
     that texts come after.
 
-    `on_token` is called with every `Step` as it is made; a `drafter` makes it quicker and changes nothing else.  Raises
-    InputError, before anything is computed, where a prompt has ids outside the vocabulary or does not fit the context,
+    `on_token` is called with every `Step` as it is made, and ends that text with it where it returns True; a `drafter`
+    makes it quicker and changes nothing else.  Raises InputError, before anything is computed, where a prompt has ids outside the vocabulary or does not fit the context,
     and where the model's logits are not finite.
     """
     texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
+    told = [0] * len(texts)
     for step in _run(model, shared_vocabulary(model, tokenizer), texts, settings, drafter):
-        if on_token is not None:
-            on_token(step)
+        number = step.prompt * n + step.sample
+        told[number] += 1
+        if on_token is not None and on_token(step) is True:
+            texts[number].end_after(told[number])
     found = iter(texts)
     return [[next(found).generation() for _ in range(n)] for _ in prompts]
 
@@ -111,8 +114,9 @@ def _run(
     scheduler = Scheduler(model, n_vocab=n_vocab, slots=slots, capacity=capacity, drafter=drafter)
     told = dict.fromkeys(texts, 0)
     for text in scheduler.run(*texts):
-        yield from text.steps[told[text] :]
-        told[text] = len(text.steps)
+        while told[text] < len(text.steps):  # whoever takes a step may end the text with it
+            told[text] += 1
+            yield text.steps[told[text] - 1]
 
 
 def _seeds(settings: Settings, count: int) -> Sequence[int]:

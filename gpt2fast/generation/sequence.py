@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -116,6 +116,7 @@ class GeneratedSequence(Sequence):
         self.accepted = 0
         self._n_vocab = n_vocab
         self._draft_length = 4
+        self._tokenizer = tokenizer
         self._decoder = tokenizer.decode_stream()
         self._stop = StopStrings(check_stop(settings.stop))
 
@@ -211,6 +212,22 @@ class GeneratedSequence(Sequence):
         if self._stop.found:
             self.finish_reason = "stop"
         self.steps.append(Step(self.prompt, self.sample, token, text, self.finish_reason))
+
+    def end_after(self, count: int) -> None:
+        """End the text after its first `count` new tokens, with "stop" where it has not ended there by itself."""
+        if count == len(self.steps) and self.finish_reason:
+            return
+        tokens = [step.id for step in self.steps[:count]]
+        del self.ids[self.start :], self.logprobs[count:], self.top_logprobs[count:]
+        self.steps, self.finish_reason = [], None
+        self._decoder, self._stop = self._tokenizer.decode_stream(), StopStrings(check_stop(self.settings.stop))
+        for token in tokens:
+            self._append(token)
+        if self.finish_reason is None:
+            self.finish_reason = "stop"
+            last = self.steps[-1]
+            text = last.text + self._stop.feed(self._decoder.flush()) + self._stop.flush()
+            self.steps[-1] = replace(last, text=text, finish_reason="stop")
 
     def generation(self) -> Generation:
         """The finished text.  Raises its error where there is one."""

@@ -203,7 +203,8 @@ class Scheduler(Generic[S]):
         return changed
 
     def run(self, *sequences: S) -> Iterator[S]:
-        """Add the sequences and step until they have finished, giving each one as often as something came of it.
+        """Add the sequences and step until they have finished, giving each one as often as something came of it; who
+        gets it may finish it.
 
         Raises the error of one that fails.
         """
@@ -217,6 +218,9 @@ class Scheduler(Generic[S]):
                     if sequence.finished:
                         left.discard(sequence)
                     yield sequence
+                    if sequence.finished and sequence in left:
+                        left.discard(sequence)
+                        self.remove(sequence)
         finally:
             self.remove(*left)
 

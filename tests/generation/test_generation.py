@@ -397,3 +397,24 @@ def test_a_failed_call_leaves_nothing_behind(demo: LanguageModel) -> None:
     made.close()  # type: ignore[attr-defined]
     assert demo.generate("Once", seed=1, max_new_tokens=8) == before
     assert isinstance(before, Generation)
+
+
+@pytest.mark.parametrize("speculate", ["off", "lookup"])
+def test_on_token_ends_a_text(demo: LanguageModel, speculate: str) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 0, "logprobs": 0, "speculate": speculate}
+    whole = demo.generate("Once upon a time", **options)
+    for count in (1, 7, 30):
+        seen: list[int] = []
+
+        def enough(step: Any, seen: list[int] = seen, count: int = count) -> bool:
+            seen.append(step.id)
+            return len(seen) == count
+
+        text = demo.generate("Once upon a time", on_token=enough, **options)
+        assert text.ids == seen == whole.ids[:count]
+        assert text.text == demo.tokenizer.decode(whole.ids[:count])
+        assert text.logprobs == whole.logprobs[:count]  # type: ignore[index]
+        assert text.finish_reason == ("length" if count == 30 else "stop")
+    texts: Any = demo.generate("Once", n=2, seed=1, max_new_tokens=9, on_token=lambda step: step.sample == 0)
+    first, second = texts
+    assert (len(first.ids), len(second.ids)) == (1, 9)
