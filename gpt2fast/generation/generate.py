@@ -37,8 +37,8 @@ def generate(
     that texts come after.
 
     `on_token` is called with every `Step` as it is made, and ends that text with it where it returns True; a `drafter`
-    makes it quicker and changes nothing else.  Raises InputError, before anything is computed, where a prompt has ids outside the vocabulary or does not fit the context,
-    and where the model's logits are not finite.
+    makes it quicker and changes nothing else.  Raises InputError, before anything is computed, where a prompt has ids
+    outside the vocabulary or does not fit the context, and where the model's logits are not finite.
     """
     texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
     told = [0] * len(texts)
