@@ -13,9 +13,9 @@ from unittest import mock
 import corpora
 import numpy as np
 import pytest
-from paths import ROOT
 from hypothesis import given
 from hypothesis import strategies as some
+from paths import ROOT
 
 import gpt2fast
 from gpt2fast.corpus import documents, encoding, tokenize_files
