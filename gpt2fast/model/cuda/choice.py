@@ -45,10 +45,14 @@ class CudaOutputs(Outputs):
         return len(self._rows)
 
     def states(self, start: int, stop: int) -> Floats:
+        if start == stop:  # no kernel runs over nothing
+            return np.empty((0, self._x.shape[1]), np.float32)
         what, size = f"the hidden states of {stop - start} tokens", 4 * (stop - start) * self._x.shape[1]
         return self._within(what, size, lambda: self._device.download(self._normed(start, stop, exact=True)))
 
     def logits(self, start: int, stop: int) -> Floats:
+        if start == stop:
+            return np.empty((0, self._head.weight.shape[1]), np.float32)
         return self._with_logits(start, stop, self._device.download)
 
     def choose(self, start: int, draws: Sequence[Draw]) -> list[int]:
