@@ -44,6 +44,7 @@ __all__ = ["GPT2_NAMES", "DecodeStream", "Tokenizer", "get_encoding"]
 #: The names of GPT-2's tokenizer.
 GPT2_NAMES = ("gpt2", "r50k_base")
 _LONG_TEXT = 1 << 14  # bytes
+_NONE: frozenset[str] = frozenset()  # the default of `allowed_special`: `is` finds it in no time
 # By name, however it was passed: a tokenizer pickles as its name only where there is one of that name.
 _encodings: dict[str, Tokenizer] = {}
 
@@ -161,7 +162,7 @@ class Tokenizer:
         self,
         text: Text,
         *,
-        allowed_special: Allowed = frozenset(),
+        allowed_special: Allowed = _NONE,
         disallowed_special: Disallowed = "all",
         strict: bool = False,
     ) -> list[int]:
@@ -188,14 +189,14 @@ class Tokenizer:
         ):
             return self._encode(text)  # the usual case, without the general one's detours
         text = as_text(text, strict)
-        allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
+        allowed = self._special.allowed_in((text,), allowed_special, disallowed_special)
         return self._special.encoder(allowed).encode(text)
 
     def encode_to_numpy(
         self,
         text: Text,
         *,
-        allowed_special: Allowed = frozenset(),
+        allowed_special: Allowed = _NONE,
         disallowed_special: Disallowed = "all",
         dtype: npt.DTypeLike | None = None,
         num_threads: int | None = 1,
@@ -207,7 +208,7 @@ class Tokenizer:
         import numpy as np
 
         text = as_text(text)
-        allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
+        allowed = self._special.allowed_in((text,), allowed_special, disallowed_special)
         dtype = id_dtype(np.uint32 if dtype is None else dtype, self.n_vocab)
         ids, _ = self._flat(self._special.encoder(allowed), [text], dtype, num_threads)
         return ids
@@ -225,15 +226,13 @@ class Tokenizer:
         text: Iterable[Text],
         *,
         num_threads: int | None = None,
-        allowed_special: Allowed = frozenset(),
+        allowed_special: Allowed = _NONE,
         disallowed_special: Disallowed = "all",
     ) -> list[list[int]]:
         """The ids of each text; see `encode` for special tokens."""
         texts = [as_text(one) for one in as_texts(text)]
         num_threads = resolve_num_threads(num_threads)
-        allowed = self._special.allowed_in("", allowed_special, disallowed_special)
-        for one in texts:
-            self._special.allowed_in(one, allowed, disallowed_special)
+        allowed = self._special.allowed_in(texts, allowed_special, disallowed_special)
         return self._special.encoder(allowed).encode_batch(texts, num_threads)
 
     def encode_batch_flat(
@@ -242,7 +241,7 @@ class Tokenizer:
         *,
         num_threads: int | None = None,
         dtype: npt.DTypeLike | None = None,
-        allowed_special: Allowed = frozenset(),
+        allowed_special: Allowed = _NONE,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """All ids in one array, and int64 offsets: text i is `ids[offsets[i]:offsets[i + 1]]`.
 
@@ -275,7 +274,7 @@ class Tokenizer:
         *,
         num_threads: int | None = None,
         dtype: npt.DTypeLike | None = None,
-        allowed_special: Allowed = frozenset(),
+        allowed_special: Allowed = _NONE,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """As `encode_batch_flat`, for texts in one buffer, as in Arrow: text i is `data[spans[i]:spans[i + 1]]`.
 
@@ -308,7 +307,7 @@ class Tokenizer:
         return np.frombuffer(ids, wanted), np.frombuffer(offsets, np.int64)
 
     def encode_with_offsets(
-        self, text: Text, *, allowed_special: Allowed = frozenset()
+        self, text: Text, *, allowed_special: Allowed = _NONE
     ) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of `text` and for each the span (start, end) of its characters in a str, of its bytes in bytes.
 
@@ -324,7 +323,7 @@ class Tokenizer:
         return self._allowing(allowed_special).encode_with_offsets(as_text(text))
 
     def encode_with_unstable(
-        self, text: str, *, allowed_special: Allowed = frozenset(), disallowed_special: Disallowed = "all"
+        self, text: str, *, allowed_special: Allowed = _NONE, disallowed_special: Disallowed = "all"
     ) -> tuple[list[int], list[list[int]]]:
         """The ids that stay whatever text follows, and the sequences of ids that the rest may turn into.
 
@@ -333,7 +332,7 @@ class Tokenizer:
         from gpt2fast.tokenizer.unstable import split_unstable
 
         text = as_text(text)
-        allowed = self._special.allowed_in(text, allowed_special, disallowed_special)
+        allowed = self._special.allowed_in((text,), allowed_special, disallowed_special)
         return split_unstable(self._plain, self._special.encoder(allowed).parts(text), self._sorted_tokens())
 
     def encode_single_token(self, text_or_bytes: str | bytes) -> int:
@@ -349,15 +348,16 @@ class Tokenizer:
             raise UnknownTokenError(f"{text_or_bytes!r} is not a token of {self.name!r}")
         return found
 
-    def count(self, text: Text, *, allowed_special: Allowed = frozenset()) -> int:
+    def count(self, text: Text, *, allowed_special: Allowed = _NONE) -> int:
         """The number of ids of `text`, where special tokens are ordinary text but for those of `allowed_special`."""
+        bpe = self._bpe if allowed_special is _NONE else self._allowing(allowed_special)
         try:
-            return self._allowing(allowed_special).count(text)
+            return bpe.count(text)
         except TypeError:
             raise no_text(text) from None
 
     def count_batch(
-        self, texts: Iterable[Text], *, num_threads: int | None = None, allowed_special: Allowed = frozenset()
+        self, texts: Iterable[Text], *, num_threads: int | None = None, allowed_special: Allowed = _NONE
     ) -> list[int]:
         """The number of ids of each text, where special tokens are ordinary text but for those of `allowed_special`."""
         texts = as_texts(texts)
@@ -366,7 +366,7 @@ class Tokenizer:
         except TypeError:
             raise no_texts(texts) from None
 
-    def last_cut(self, text: Text, *, allowed_special: Allowed = frozenset()) -> int:
+    def last_cut(self, text: Text, *, allowed_special: Allowed = _NONE) -> int:
         """The last place, in bytes, where a text that goes on can be cut in two, whose ids are then those of the whole,
         whatever follows; 0 where there is none.  `allowed_special` is that of the call that will encode them.
 
@@ -383,7 +383,7 @@ class Tokenizer:
             raise InputTypeError("allowed_special is an array; expected 'all' or a collection of texts") from None
         if none:
             return self._bpe
-        return self._special.encoder(self._special.allowed_in("", allowed_special, ()))
+        return self._special.encoder(self._special.allowed_in((), allowed_special, ()))
 
     def split(self, text: Text) -> list[Any]:
         """The pieces of `text` that GPT-2's pattern finds, before any merging: str for str, bytes for bytes.

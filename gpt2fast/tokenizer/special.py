@@ -6,7 +6,7 @@ from gpt2fast.errors import InputError, InputTypeError
 
 TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
     from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -86,17 +86,18 @@ class SpecialTokens:
         beside = any(token.lstrip or token.rstrip or token.single_word for token in self._tokens.values())
         return None if beside or self._add_prefix_space else list(self._tokens)
 
-    def allowed_in(self, text: Text, allowed: Allowed, disallowed: Disallowed) -> frozenset[str]:
-        """Which of them are allowed, after refusing a text that contains a disallowed one.  Raises InputError."""
+    def allowed_in(self, texts: Iterable[Text], allowed: Allowed, disallowed: Disallowed) -> frozenset[str]:
+        """Which of them are allowed, after refusing texts that contain a disallowed one.  Raises InputError."""
         allowed_names = self.guarded if allowed == "all" else _names(allowed, "allowed_special")
         if disallowed == "all":
             disallowed_names = self.guarded - allowed_names
         else:
             disallowed_names = _names(disallowed, "disallowed_special")
         if disallowed_names:
-            found = _find(text, disallowed_names)
-            if found is not None:
-                _refuse(found)
+            for text in texts:
+                found = _find(text, disallowed_names)
+                if found is not None:
+                    _refuse(found)
         return allowed_names & self.guarded
 
     def encoder(self, allowed: frozenset[str]) -> Bpe:
