@@ -21,6 +21,7 @@ from gpt2fast.checkpoint.adapters import AdaptedCheckpoint
 from gpt2fast.checkpoint.config import ACTIVATIONS, Config
 from gpt2fast.checkpoint.names import BLOCK_MATRICES, TABLES, inputs_and_outputs, packed_names
 from gpt2fast.checkpoint.weights import Arrays, Checkpoint, PackedArrays, packed_metadata
+from gpt2fast.errors import InputError
 from gpt2fast.model.backend import Backend, Network, StoredWeight
 
 if TYPE_CHECKING:
@@ -106,23 +107,23 @@ def assemble(source: Source, backend: Backend) -> tuple[Network, Parameters]:
     def biases(name: str, count: int) -> Floats:
         return tensor(name) if config.bias else np.zeros(count, np.float32)
 
+    def packed(name: str, bias: Floats | None, k: int, n: int) -> StoredWeight:
+        try:
+            return backend.packed(panels(name), bias, k=k, n=n)  # type: ignore[misc]
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+
     def matrix(name: str) -> StoredWeight:
         name, bias_name = f"{name}.weight", f"{name}.bias"
         k, n = inputs_and_outputs(config, name)
         bias = made.others[bias_name] = biases(bias_name, n)
-        if panels:
-            weight = backend.packed(panels(name), bias, k=k, n=n)
-        else:
-            weight = backend.matrix(tensor(name), bias, by_output=source.by_output)
+        weight = packed(name, bias, k, n) if panels else backend.matrix(tensor(name), bias, by_output=source.by_output)
         made.matrices[name] = weight
         return weight
 
     def table(name: str) -> StoredWeight:
         k, n = inputs_and_outputs(config, name)
-        if panels:
-            weight = backend.packed(panels(name), None, k=k, n=n)
-        else:
-            weight = backend.table(partial(source.rows, name), n, k)
+        weight = packed(name, None, k, n) if panels else backend.table(partial(source.rows, name), n, k)
         made.matrices[name] = weight
         return weight
 

@@ -54,7 +54,10 @@ def checkpoints(draw):
     for name, shape in expected_shapes(config).items():
         if name in panels:
             size = packed_size(*inputs_and_outputs(config, name), dtype)
-            tensors[name] = random.integers(0, 256, size).astype(np.uint8)
+            # Numbers that packing makes: of int8 no -128, of bfloat16 those around 1.
+            tensors[name] = random.integers(dtype == "int8", 256, size).astype(np.uint8)
+            if dtype == "bfloat16":
+                tensors[name][1::2] = 0x3F
         else:
             tensors[name] = random.standard_normal(shape).astype(np.float32)
     return values, tensors, packed_metadata(dtype) if dtype else {}
@@ -149,3 +152,19 @@ def test_sizes_that_are_right_modulo_a_machine_word(tmp_path, dtype, size):
         (tmp_path / "config.json").write_text(json.dumps({**values, size: (values[size] or 16) + 2**power}))
         with pytest.raises(InputError, match=f"{'n_ctx' if size == 'n_positions' else size} is"):
             GPT2.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("int8", [0]), ("bfloat16", [1, 0]), ("bfloat16", [0x80, 0xDF])])
+def test_packed_numbers_that_packing_never_makes(tmp_path, dtype, code):
+    """An int8 of -128 and a bfloat16 outside its limits would be multiplied differently at different CPU levels."""
+    config = Config(vocab_size=32, n_ctx=16, n_embd=4, n_layer=1, n_head=1, n_inner=32)
+    tensors = {name: np.ones(shape, np.float32) for name, shape in expected_shapes(config).items()}
+    GPT2.from_tensors(config, tensors, dtype=dtype).save_pretrained(tmp_path, packed=True)
+    file = st.read_file(tmp_path / "model.safetensors")
+    panels = dict(file.tensors)
+    name = packed_names(config)[-1]
+    panels[name] = panels[name].copy()
+    panels[name][100 : 100 + len(code)] = code
+    st.save_file(panels, tmp_path / "model.safetensors", metadata=file.metadata)
+    with pytest.raises(InputError, match=f"{name}: byte 100 of the packed weights is of no {dtype} number"):
+        GPT2.from_pretrained(tmp_path)

@@ -15,8 +15,8 @@ from gpt2fast.kernels.cpu cimport (
     release, rows,
 )
 from gpt2fast.kernels.packing cimport (
-    BLAS_COLUMNS, BLAS_ROWS, PANEL_BFLOAT16, PANEL_FLOAT32, PANEL_INT4, PANEL_INT8, Layout, Packing, pack_panel,
-    panel_bytes, unpack_column,
+    BLAS_COLUMNS, BLAS_ROWS, PANEL_BFLOAT16, PANEL_FLOAT32, PANEL_INT4, PANEL_INT8, Layout, Packing, foreign_code,
+    pack_panel, panel_bytes, unpack_column,
 )
 
 import numpy as np
@@ -241,14 +241,21 @@ cdef class Weight:
 
     @staticmethod
     def packed(const uint8_t[::1] data, bias=None, *, k, n, str dtype):
-        """The weight whose panels' bytes are `data`, as `panels_data` gives them for that shape and dtype."""
+        """The weight whose panels' bytes are `data`, as `panels_data` gives them for that shape and dtype.
+
+        Raises InputError where a number in them is none that packing makes.
+        """
         cdef Weight self = Weight.__new__(Weight)
+        cdef int64_t foreign
         if data.shape[0] != packed_size(k, n, dtype):
             raise ValueError(f"data has {data.shape[0]} bytes; [{k}, {n}] as {dtype} has {packed_size(k, n, dtype)}")
         self._allocate(PANEL_LAYOUTS[dtype], k, n)
         self._take_bias(bias)
         with nogil:
             memcpy(<void *> self.matrix.data, &data[0], self.size)
+            foreign = foreign_code(self.matrix.layout, self.matrix.data, self.size)
+        if foreign >= 0:
+            raise InputError(f"byte {foreign} of the packed weights is of no {dtype} number that packing makes")
         return self
 
     @staticmethod

@@ -24,6 +24,7 @@ cdef struct Packing:
 
 cdef int64_t panel_bytes(Layout layout, int64_t k) noexcept nogil
 cdef void pack_panel(Packing *job, int64_t p) noexcept nogil
+cdef int64_t foreign_code(Layout layout, const void *panels, int64_t size) noexcept nogil
 cdef void unpack_column(Layout layout, const void *panels, int64_t k, int64_t column, float *out) noexcept nogil
 
 cdef inline uint16_t to_bfloat16(float value) noexcept nogil:

@@ -1,7 +1,7 @@
 """The layouts of weight panels: float32, bfloat16, and groups of 8 or 4 bit codes with scales."""
 # A panel holds GF_PANEL outputs; what lies beyond the last output is zero.  rows.h and quantised.inc.c say the rest.
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 
 from gpt2fast.kernels.cpu cimport GF_GROUP, GF_PANEL, rows
 
@@ -71,6 +71,31 @@ cdef void pack_panel(Packing *job, int64_t p) noexcept nogil:
             _pack_group(group, bits, c, <uint8_t *> panel)
         panel += size
         start += GF_GROUP
+
+
+cdef int64_t foreign_code(Layout layout, const void *panels, int64_t size) noexcept nogil:
+    """Which byte of the panels belongs to a code that packing never makes; -1 where there is none.
+
+    Kernels rely on it: some negate a code of 8 bits, of which -128 has no negative, and products of bfloat16 are exact
+    only within the limits of `to_bfloat16`.
+    """
+    cdef const uint8_t *codes = <const uint8_t *> panels
+    cdef const uint16_t *halves = <const uint16_t *> panels
+    cdef int64_t i, start = 0
+    cdef const void *found
+    cdef uint16_t magnitude
+    if layout == PANEL_INT8:
+        while start < size:
+            found = memchr(codes + start, 0, GF_GROUP * GF_PANEL)
+            if found != NULL:
+                return <const uint8_t *> found - codes
+            start += panel_bytes(PANEL_INT8, GF_GROUP)
+    elif layout == PANEL_BFLOAT16:
+        for i in range(size // 2):
+            magnitude = halves[i] & 0x7fff
+            if 0 < magnitude < 0x2380 or 0x5f7f < magnitude < 0x7f80:
+                return 2 * i
+    return -1
 
 
 cdef void unpack_column(Layout layout, const void *panels, int64_t k, int64_t column, float *out) noexcept nogil:
