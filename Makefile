@@ -56,6 +56,10 @@ lint: $(VENV)/.installed-lint  ## formatting, linters, types, stubs, generated f
 	$(BIN)/stubtest gpt2fast._bpe gpt2fast.kernels --allowlist tests/tools/stubtest-allowlist.txt --ignore-unused-allowlist
 	$(BIN)/python rust/tools/generate_unicode.py --check
 
+.PHONY: figures
+figures: $(VENV)/bin/python  ## write the tables and charts of README and docs from benchmarks/results.json
+	$(BIN)/python benchmarks/figures.py
+
 format: $(VENV)/.installed-lint  ## rewrite the sources as `make lint` wants them
 	cargo fmt --manifest-path rust/Cargo.toml
 	$(BIN)/ruff format .

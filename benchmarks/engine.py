@@ -1,6 +1,6 @@
 """Tokens per second of the engine and of others on the same GPT-2, in turns.
 
-    python benchmarks/engine.py [--rounds 3] [--threads 2] [--size gpt2] [--chart docs/engine.svg] [--neighbour]
+    python benchmarks/engine.py [--rounds 3] [--threads 2] [--size gpt2] [--record] [--neighbour]
 
 Contestants that are not installed are left out (pip install torch transformers ctranslate2 onnx onnxruntime openvino
 gguf llama-cpp-python).  Weights come from a seed.  Each contestant lives in a process of its own, and its logits are
@@ -39,8 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import seeded  # noqa: E402
-from charts import bar_chart  # noqa: E402
 from engine_peers import ENGINES, missing  # noqa: E402
+from results import record  # noqa: E402
 
 PEERS = Path(__file__).with_name("engine_peers.py")
 Measure = tuple[Any, ...]
@@ -59,8 +59,6 @@ TOLERANCES |= {"int4": 5.0, "q4_0": 5.0}
 BITS = {"float32": 32, "f32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "q8_0": 8.5, "int4": 4.5, "q4_0": 5.1}
 GPU_KINDS = ("float32", "float16", "bfloat16")
 BASE = "transformers float32"
-#: What the chart shows of it.
-CHART = {"at 32": "One text", "8 texts": "Eight texts at once", "read 512": "Reading a prompt of 512 tokens"}
 
 
 def measure_name(measure: Measure) -> str:
@@ -193,22 +191,23 @@ class Race:
         # Products with the weights, then queries with keys and shares with values, of 256 positions on average.
         self._operations = 512 * (2 * in_layers + 4 * 256 * config.n_embd * config.n_layer)
 
-    def rates(self, name: str) -> dict[str, float]:
-        """A contestant's tokens a second, medians."""
+    def rates(self, name: str) -> dict[str, list[float]]:
+        """A contestant's tokens a second, of each round."""
         return {
-            measure_name(measure): measure[1 if measure[0] == "prefill" else 2]
-            / statistics.median(self.seconds[name, measure])
+            measure_name(measure): [
+                measure[1 if measure[0] == "prefill" else 2] / seconds for seconds in self.seconds[name, measure]
+            ]
             for measure in MEASURES
         }
 
-    def shares(self, name: str) -> dict[str, float]:
-        """The percentages of what the machine gave that a contestant made of it, medians."""
+    def shares(self, name: str) -> dict[str, list[float]]:
+        """The percentages of what the machine gave that a contestant made of it, of each round."""
         work = {"memory": self._read * BITS[name.split()[1]] / 8, "products": self._operations}
         return {
-            f"{limit} %": statistics.median(
+            f"{limit} %": [
                 100 * work[limit] / seconds / given
                 for seconds, given in zip(self.seconds[name, measure], self.limits[name, measure], strict=True)
-            )
+            ]
             for measure, limit in LIMITS.items()
         }
 
@@ -244,20 +243,23 @@ def show(rows: dict[str, dict[str, float]]) -> None:
 
 def compare(
     contestants: list[str], directory: Path, threads: int, options: argparse.Namespace
-) -> dict[str, dict[str, float]]:
-    """Race the contestants and print three tables; the tokens a second."""
+) -> dict[str, dict[str, list[float]]]:
+    """Race the contestants and print three tables; what was measured, for each contestant the figures of all rounds."""
     running, facts = start(contestants, directory, threads, options)
     # The limits of a GPU are not measured.
     machine = Running("machine limits", directory, threads, "cpu") if options.device == "cpu" else None
     measured = race(running, machine, options)
-    rates = {name: measured.rates(name) for name in running}
+    every = {name: measured.rates(name) for name in running}
+    rates = medians(every)
     print(f"\nthreads: {threads}")
     for name, contestant in running.items():
         facts[name]["peak MB"] = contestant.ask("peak_memory") / 1e6
         contestant.close()
     if machine:
         machine.close()
-        facts = {name: facts[name] | measured.shares(name) for name in rates}
+        shares = {name: measured.shares(name) for name in rates}
+        every = {name: every[name] | shares[name] for name in rates}
+        facts = {name: facts[name] | row for name, row in medians(shares).items()}
         memory, products = measured.limit("memory") / 1e9, measured.limit("products") / 1e9
         print(f"the machine: {memory:.1f} GB/s read, {products:.0f} GF/s of float32 products")
     show({name: facts[name] for name in rates})
@@ -266,7 +268,12 @@ def compare(
     if BASE in rates:
         print(f"\nthe same, times {BASE}")
         show({name: {key: row[key] / rates[BASE][key] for key in row} for name, row in rates.items()})
-    return rates
+    return every
+
+
+def medians(rows: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+    """The same with the median of each figure."""
+    return {name: {key: statistics.median(values) for key, values in row.items()} for name, row in rows.items()}
 
 
 @contextmanager
@@ -296,15 +303,15 @@ def beside_a_neighbour(contestants: list[str], directory: Path, options: argpars
         print(f"{name:23}" + "".join(f"{rate:10.0f}" for rate in rates) + f"{rates[2] / rates[0]:10.2f}", flush=True)
 
 
-def versions() -> str:
+def versions() -> dict[str, str]:
     """The packages that took part."""
-    found = []
+    found = {}
     for package in ("numpy", "torch", "transformers", "ctranslate2", "onnxruntime", "openvino", "llama-cpp-python"):
         try:
-            found.append(f"{package} {version(package)}")
+            found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return found
 
 
 def main() -> None:
@@ -315,7 +322,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:NUMBER (default: cpu)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help='engines, or engines and kinds as "gpt2fast int8"')
     parser.add_argument("--directory", type=Path, help="keep checkpoint and conversions here (default: nowhere)")
-    parser.add_argument("--chart", type=Path, help="write a chart (SVG) of the last number of threads here")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the figures of the last number of threads in results.json"
+    )
     parser.add_argument("--neighbour", action="store_true", help="instead: two threads beside a busy process")
     options = parser.parse_args()
     if options.neighbour and not options.only:
@@ -325,15 +334,15 @@ def main() -> None:
         directory = options.directory or Path(temporary)
         contestants = prepare(directory, options.size, contestants)
         described = f"{platform.machine()}, {os.cpu_count()} cores; {options.size}; {options.rounds} rounds"
-        print(f"{described}; {time.strftime('%d %B %Y')}; Python {platform.python_version()}, {versions()}")
+        taking_part = ", ".join(f"{package} {found}" for package, found in versions().items())
+        print(f"{described}; {time.strftime('%d %B %Y')}; Python {platform.python_version()}, {taking_part}")
         if options.neighbour:
             return beside_a_neighbour(contestants, directory, options)
         for threads in options.threads if options.device == "cpu" else [2]:
-            rates = compare(contestants, directory, threads, options)
-        if options.chart:
-            groups = {group: {name: row[column] for name, row in rates.items()} for column, group in CHART.items()}
-            title = f"Tokens per second, {options.size}, {threads} threads"
-            bar_chart(options.chart, title, groups, "", f"{described}, {time.strftime('%d %B %Y')}; {versions()}")
+            measured = compare(contestants, directory, threads, options)
+        if options.record:
+            settings = "" if options.size == "gpt2" else f"--size {options.size}"
+            record("engine", measured, versions=versions(), options=settings)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Tokenizers compared: ids first, then rates.  Every contestant runs in a process of its own.
 
-    python benchmarks/tokenizer.py [--english FILE] [--size 10000000] [--rounds 3] [--chart docs/tokenizer.svg]
+    python benchmarks/tokenizer.py [--english FILE] [--size 10000000] [--rounds 3] [--record]
 
 Contestants that are not installed are left out (pip install tiktoken==0.14.0 tokenizers gigatoken fastokens
 splintr-rs snaptokens).  Each first has to give tiktoken's ids for the beginning of every text; one that does not is
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizer_corpora as corpora
-from charts import bar_chart
+from results import record
 
 DATA = Path(__file__).resolve().parent.parent / "gpt2fast" / "data" / "gpt2"
 CONTESTANTS = ("gpt2fast", "tiktoken", "gigatoken", "fastokens", "splintr", "snaptokens", "tokenizers")
@@ -219,17 +219,6 @@ def installed(name: str) -> str | None:
         return "(this tree)" if name == "gpt2fast" else None
 
 
-def chart(path: Path, results: dict[str, dict[str, float]], versions: dict[str, str]) -> None:
-    """Bars as SVG: fresh text to arrays, what a corpus is tokenized at."""
-    rows = {text: f"{text}, array, fresh" for text in TEXTS}
-    groups = {
-        text: {name: result[row] for name, result in results.items() if row in result} for text, row in rows.items()
-    }
-    names = ", ".join(f"{name} {version_}" for name, version_ in versions.items() if name in results)
-    title = "Text not seen before to an array of ids, one processor"
-    bar_chart(path, title, groups, " MB/s", f"{names}; {platform.machine()}, {date.today()}")
-
-
 def run(name: str, directory: str, *options: str) -> dict[str, float] | None:
     """Time a contestant in a process of its own; None where that fails or its ids are wrong, which is printed."""
     command = [sys.executable, __file__, "--worker", name, "--directory", directory, *options]
@@ -254,7 +243,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=10_000_000, help="characters of each text")
     parser.add_argument("--only", nargs="*", default=CONTESTANTS, help="contestants beside tiktoken, the reference")
     parser.add_argument("--rounds", type=int, default=3, help="processes for each contestant, by turns")
-    parser.add_argument("--chart", type=Path, help="write a chart (SVG) here")
+    parser.add_argument("--record", action="store_true", help="keep the figures in results.json")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--one-processor", action="store_true", help=argparse.SUPPRESS)
@@ -279,12 +268,11 @@ def main() -> None:
                     found.append(run(name, directory))
                 if None not in found:
                     measured.setdefault(name, []).extend(result for result in found if result)
-    results = {
-        name: {
-            row: statistics.median(rates[row] for rates in runs if row in rates) for row in dict.fromkeys(chain(*runs))
-        }
+    every = {
+        name: {row: [rates[row] for rates in runs if row in rates] for row in dict.fromkeys(chain(*runs))}
         for name, runs in measured.items()
     }
+    results = {name: {row: statistics.median(rates) for row, rates in rows.items()} for name, rows in every.items()}
     print(f"{platform.platform()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, {date.today()}")
     print("  ".join(f"{name} {found}" for name, found in versions.items()), "\n")
     names = [name for name in CONTESTANTS if name in results]
@@ -292,8 +280,10 @@ def main() -> None:
     for row in dict.fromkeys(row for name in names for row in results[name]):
         cells = (f"{rate:.{1 if rate >= 1 else 2}f}" if (rate := results[name].get(row)) else "-" for name in names)
         print(f"{row:60}" + "".join(f"{cell:>12}" for cell in cells))
-    if arguments.chart:
-        chart(arguments.chart, {name: results[name] for name in names}, versions)
+    if arguments.record:
+        taking_part = {name: versions[name] for name in names if name != "gpt2fast"}
+        settings = f"--size {arguments.size} --rounds {arguments.rounds}"
+        record("tokenizer", {name: every[name] for name in names}, versions=taking_part, options=settings)
 
 
 if __name__ == "__main__":
