@@ -55,8 +55,12 @@ lint: $(VENV)/.installed-lint  ## formatting, linters, types, stubs, generated f
 	$(BIN)/mypy
 	$(BIN)/stubtest gpt2fast._bpe gpt2fast.kernels --allowlist tests/tools/stubtest-allowlist.txt --ignore-unused-allowlist
 	$(BIN)/python rust/tools/generate_unicode.py --check
+	$(BIN)/python tests/tools/third_party.py --check
 
-.PHONY: figures
+.PHONY: figures release-check
+release-check: $(VENV)/bin/python  ## look whether a release could be cut: version, licences, vulnerabilities, equal builds
+	$(BIN)/python tests/tools/release_check.py
+
 figures: $(VENV)/bin/python  ## write the tables and charts of README and docs from benchmarks/results.json
 	$(BIN)/python benchmarks/figures.py
 
