@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from gpt2fast.kernels.kv_cache import KVCache
 from gpt2fast.kernels.linear import Weight
+from gpt2fast.kernels.plan import Plan
 
 _Floats = npt.NDArray[np.float32]
 
@@ -55,3 +56,7 @@ class Transformer:
         num_threads: int = 1,
     ) -> _Floats: ...
     def logits(self, states: _Floats, *, num_threads: int = 1) -> _Floats: ...
+    def plan(
+        self, cache: KVCache, cache_rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+    ) -> Plan: ...
+    def layers(self, plan: Plan, x: _Floats, first: int, last: int, *, num_threads: int = 1) -> _Floats: ...

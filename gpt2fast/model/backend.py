@@ -220,7 +220,7 @@ class CpuBackend:
         return values
 
     def transformer(self, **parts: Any) -> CpuNetwork:
-        return CpuNetwork(Transformer(**parts), blas=self.gemm == "blas")
+        return CpuNetwork(parts, blas=self.gemm == "blas")
 
     def new_cache(self, **sizes: int) -> KVCache:
         # Beside weights of 8 bits the cache would be most of what a token late in a text reads, and its rounding is
@@ -230,26 +230,27 @@ class CpuBackend:
 
 
 class CpuNetwork:
-    """A network of the kernels of this package."""
+    """A network of the kernels of this package, made of `parts`, the keywords of `Transformer`."""
 
-    def __init__(self, transformer: Transformer, *, blas: bool) -> None:
-        self._transformer = transformer
+    def __init__(self, parts: Mapping[str, Any], *, blas: bool) -> None:
+        self.parts = parts
+        self.transformer = Transformer(**parts)
         # The BLAS setting costs microseconds, but belongs to the whole process: only where BLAS is used.
-        self._within = one_blas_thread if blas else nullcontext
+        self.within = one_blas_thread if blas else nullcontext
 
     def forward(self, *arguments: Any, num_threads: int = 1) -> CpuOutputs:
-        with self._within():
-            states = self._transformer.forward(*arguments, num_threads=num_threads)
+        with self.within():
+            states = self.transformer.forward(*arguments, num_threads=num_threads)
         return CpuOutputs(states, self, num_threads)
 
     def residual(self, *arguments: Any, num_threads: int = 1) -> Floats:
-        with self._within():
-            return self._transformer.residual(*arguments, num_threads=num_threads)
+        with self.within():
+            return self.transformer.residual(*arguments, num_threads=num_threads)
 
     def logits(self, states: Floats, num_threads: int) -> Floats:
         """What the head makes of final hidden states."""
-        with self._within():
-            return self._transformer.logits(states, num_threads=num_threads)
+        with self.within():
+            return self.transformer.logits(states, num_threads=num_threads)
 
 
 class CpuOutputs(Outputs):

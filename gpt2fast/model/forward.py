@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.model.backend import Cache
 
-__all__ = ["Segment", "arguments", "checked_ids", "checked_segments", "run_passes"]
+__all__ = ["PASS", "Segment", "arguments", "checked_ids", "checked_segments", "run_passes"]
 
 Ids = npt.NDArray[np.int32]
 Integers = npt.NDArray[np.int64]
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # Tokens per pass: enough that products run at the speed of arithmetic, few enough that activations stay in the caches
 # and memory does not grow with the prompt.
-_PASS = 256
+PASS = 256
 
 
 class Segment(NamedTuple):
@@ -92,9 +92,9 @@ def arguments(segments: Sequence[Segment]) -> tuple[Integers, Integers, Ids, Int
 
 
 def run_passes(
-    run: Callable[[Integers, Integers, Ids, Integers], T], cache: Cache, segments: Sequence[Segment], *, n_ctx: int
+    run: Callable[[Integers, Integers, Ids, Integers], T], cache: Cache, segments: Sequence[Segment], *, n_ctx: int, size: int = PASS
 ) -> list[T]:
-    """What `run` makes of the `arguments` of each pass.
+    """What `run` makes of the `arguments` of each pass, of at most `size` tokens.
 
     Raises InputError, before the first pass, where a row would go past the cache's capacity or `n_ctx`.  Where a pass
     fails, the cache holds afterwards what it held before.
@@ -110,7 +110,7 @@ def run_passes(
                 + f"; the limit is {limit}"
             )
     try:
-        return [run(*arguments(pieces)) for pieces in _cut(segments, _PASS)]
+        return [run(*arguments(pieces)) for pieces in _cut(segments, size)]
     except BaseException:
         # A call that fails changes nothing, also where passes before the one that failed have.
         for row, _, _ in segments:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -29,7 +29,12 @@ from gpt2fast.model.backend import (
     Outputs,
     open_backend,
 )
-from gpt2fast.model.forward import Segment, arguments, checked_ids, checked_segments, run_passes
+from gpt2fast.model.forward import PASS, Segment, arguments, checked_ids, checked_segments, run_passes
+from gpt2fast.model.hooks import run as hooked_run
+from gpt2fast.model.hooks.activation_cache import ActivationCache
+from gpt2fast.model.hooks.functions import Hook, by_name
+from gpt2fast.model.hooks.names import NameFilter, hook_names, selected
+from gpt2fast.model.hooks.network import HookedNetwork
 from gpt2fast.model.parameters import Parameters, Source, assemble
 
 __all__ = ["DTYPES", "GPT2", "Cache", "Outputs"]
@@ -96,6 +101,8 @@ class GPT2:
         self._backend = backend
         self._origin = origin
         self._network = network
+        # The network in use: within `hooks` one that calls functions.
+        self._active = network
         self._parameters = parameters
 
     @classmethod
@@ -365,7 +372,150 @@ class GPT2:
         segments = checked_segments(rows, ids, outputs, self.config.vocab_size)
         if not segments:
             raise InputError("rows is empty; a pass takes at least one token")
-        return self._network.forward(cache, *arguments(segments), num_threads=self.num_threads)
+        return self._active.forward(cache, *arguments(segments), num_threads=self.num_threads)
+
+    # Looking inside, and changing it
+
+    @property
+    def hook_names(self) -> list[str]:
+        """The names of all that hooks can see and change, those of TransformerLens 3, in the order of computation.
+
+        >>> import gpt2fast
+        >>> gpt2fast.load("demo").model.hook_names[:3]
+        ['hook_embed', 'hook_pos_embed', 'blocks.0.hook_resid_pre']
+        """
+        return hook_names(self.config.n_layer)
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether functions are called in the model's passes now: see `hooks`."""
+        return self._active is not self._network
+
+    @contextmanager
+    def hooks(self, fwd_hooks: Iterable[Hook]) -> Iterator[GPT2]:
+        """Within the block every pass of the model calls functions: those of generation and scoring, too.
+
+        `fwd_hooks` are pairs of a name and a function.  The name is one of `hook_names`, a list of them, or a function
+        of a name that is true of those that are meant.  The function is called as `function(activation, hook=point)`
+        with an array float32 [texts, tokens, ...] that is its own, and a `HookPoint` with `.name` and `.layer()`.  It
+        changes the array in place, or returns what is to come in its place.  Shapes are those of TransformerLens; of
+        attention scores and patterns [texts, heads, queries, keys].
+
+        A pass gives a function all texts in one array where they have the same number of tokens, else it calls the
+        function once for each text: nothing is padded.  `HookPoint.start` is the position of the first token, above 0
+        where a KV cache holds what came before.  What functions do not change is the same bit for bit as without them.
+        Blocks may be nested; all threads that use the model meet the functions.
+
+        Raises InputError for a name that does not exist, a changed array of another shape, one that is not finite, and
+        a model on a GPU; InputTypeError for what is no function or array.  A pass that fails, with an error of a
+        function as well, leaves the KV cache as it was.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> def half(mlp_out, hook):
+        ...     return 0.5 * mlp_out
+        >>> with lm.model.hooks([("blocks.0.hook_mlp_out", half)]):
+        ...     print(lm.generate("Once upon a time", temperature=0, max_new_tokens=6).text)
+        """
+        before = self._active
+        self._active = HookedNetwork(before, by_name(fwd_hooks, self.config.n_layer))
+        try:
+            yield self
+        finally:
+            self._active = before
+
+    def run_with_hooks(
+        self,
+        ids: npt.ArrayLike | Sequence[npt.ArrayLike],
+        fwd_hooks: Iterable[Hook] = (),
+        *,
+        cache: Cache | None = None,
+        start_at_layer: int | None = None,
+        stop_at_layer: int | None = None,
+        last_only: bool = False,
+    ) -> Any:
+        """The logits of a run in which functions are called, as `hooks` explains them.
+
+        For ids (T,) they are float32 (T, vocab_size), for (B, T) there is a dimension for the texts before, and for a
+        list of texts of different lengths they are a list of arrays.  With `last_only` they are those after the last
+        token of each text.  With `cache` the ids continue what it holds, as in a call.
+
+        With `stop_at_layer` the run ends before that layer, and the residual stream that it would take comes back, of
+        shape (T, n_embd).  With `start_at_layer` the run begins with that layer, and takes such a stream for `ids`: runs
+        that differ from some layer on share what is below it.  Negative numbers count from the end, as in slices.
+
+        Raises as a call and `hooks` do, and InputError for layers that are not there, a text of no tokens, and a KV
+        cache beside a part of the layers.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> ids = lm.tokenizer.encode("The king's daughter")
+        >>> stream = lm.model.run_with_hooks(ids, stop_at_layer=4)
+        >>> bool((lm.model.run_with_hooks(stream, start_at_layer=4) == lm.model(ids)).all())
+        True
+        """
+        network = HookedNetwork(self._active, by_name(fwd_hooks, self.config.n_layer))
+        run = hooked_run.Run.checked(self.config.n_layer, start_at_layer, stop_at_layer, last_only, cache)
+        resumes = start_at_layer is not None
+        if resumes:
+            texts = hooked_run.checked_stream(ids, self.config.n_embd)
+        else:
+            texts = hooked_run.checked_texts(ids, self.config.vocab_size)
+        longest = max(map(len, texts.texts))
+        if cache is None:
+            if longest > self.config.n_ctx:
+                raise InputError(f"the text would be {longest} tokens long; the limit is {self.config.n_ctx}")
+            cache = self.new_cache(len(texts.texts), longest)
+        elif not hasattr(cache, "batch"):
+            raise InputTypeError(f"cache is of type {type(cache).__name__}; expected what new_cache gives")
+        elif cache.batch != len(texts.texts):
+            raise InputError(f"the cache has {cache.batch} rows, ids {len(texts.texts)}")
+        return run.run(network, cast("Any", cache), texts, resumes=resumes, num_threads=self.num_threads)
+
+    def run_with_cache(
+        self,
+        ids: npt.ArrayLike | Sequence[npt.ArrayLike],
+        names_filter: NameFilter | None = None,
+        *,
+        cache: Cache | None = None,
+        start_at_layer: int | None = None,
+        stop_at_layer: int | None = None,
+        last_only: bool = False,
+        remove_batch_dim: bool = False,
+    ) -> tuple[Any, ActivationCache]:
+        """What `run_with_hooks` gives, and the activations of the run, an `ActivationCache`.
+
+        `names_filter` says which are kept: one of `hook_names`, a list of them, or a function of a name that is true of
+        those that are meant; by default all but `attn.hook_result`.  Shapes are those of TransformerLens, with a first
+        dimension for the texts, which `remove_batch_dim` leaves out of a single one's.  `cache` is a KV cache.  The
+        logits are the same bit for bit as those of a call.
+
+        Raises as `run_with_hooks` does.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> ids = lm.tokenizer.encode("Once upon a time")
+        >>> logits, cache = lm.model.run_with_cache(ids, "blocks.0.attn.hook_pattern")
+        >>> logits.shape, cache["blocks.0.attn.hook_pattern"].shape  # one text, heads, queries, keys
+        ((4, 4096), (1, 8, 4, 4))
+        """
+        recorder = hooked_run.Recorder()
+        names = selected("names_filter", names_filter, self.config.n_layer)
+        logits = self.run_with_hooks(
+            ids,
+            [(names, recorder.reader())],
+            cache=cache,
+            start_at_layer=start_at_layer,
+            stop_at_layer=stop_at_layer,
+            last_only=last_only,
+        )
+        found = ActivationCache(recorder.values(), self._parameters)
+        return logits, found.remove_batch_dim() if flag("remove_batch_dim", remove_batch_dim) else found
+
+    @property
+    def _pass_size(self) -> int:
+        """Tokens of a pass: with hooks all, as functions see whole texts."""
+        return self.config.n_ctx * (1 << 31) if self.has_hooks else PASS
 
     def _apply(
         self,
@@ -401,10 +551,10 @@ class GPT2:
         """The logits, or the final hidden states, at all outputs of the segments."""
 
         def run(cache_rows: Integers, counts: Integers, ids: Ids, places: Integers) -> Floats:
-            outputs = self._network.forward(cache, cache_rows, counts, ids, places, num_threads=self.num_threads)
+            outputs = self._active.forward(cache, cache_rows, counts, ids, places, num_threads=self.num_threads)
             return outputs.logits(0, len(outputs)) if logits else outputs.states(0, len(outputs))
 
-        found = run_passes(run, cache, segments, n_ctx=self.config.n_ctx)
+        found = run_passes(run, cache, segments, n_ctx=self.config.n_ctx, size=self._pass_size)
         width = self.config.vocab_size if logits else self.config.n_embd
         return found[0] if len(found) == 1 else np.concatenate([np.empty((0, width), np.float32), *found])
 
@@ -413,11 +563,12 @@ class GPT2:
         numbers = np.array(stages, np.int64)
 
         def run(cache_rows: Integers, counts: Integers, ids: Ids, places: Integers) -> Floats:
-            residual = partial(self._network.residual, num_threads=self.num_threads)
+            residual = partial(self._active.residual, num_threads=self.num_threads)
             return residual(cache, cache_rows, counts, ids, places, numbers)
 
         nothing = np.empty((len(stages), 0, self.config.n_embd), np.float32)
-        found = run_passes(run, cache, segments, n_ctx=self.config.n_ctx) if len(stages) else []
+        limits = {"n_ctx": self.config.n_ctx, "size": self._pass_size}
+        found = run_passes(run, cache, segments, **limits) if len(stages) else []
         return found[0] if len(found) == 1 else np.concatenate([nothing, *found], axis=-2)
 
     def save_pretrained(

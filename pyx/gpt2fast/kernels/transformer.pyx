@@ -7,13 +7,14 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from gpt2fast.kernels.attention cimport TILE_ROWS, Heads, Segment, Tile, attention
+from gpt2fast.kernels.attention cimport Heads, attention
 from gpt2fast.kernels.cpu cimport (
     GF_BLOCK, GF_PANEL, allocate, checked_size, checked_threads, parallel_for, release,
 )
 from gpt2fast.kernels.kv_cache cimport KVCache
 from gpt2fast.kernels.linear cimport Matrix, Weight, linear, read_column, scratch_size
 from gpt2fast.kernels.norm cimport LayerNorm, layer_norm
+from gpt2fast.kernels.plan cimport Plan
 
 import numpy as np
 
@@ -187,70 +188,71 @@ cdef class Transformer:
         self.workspace = space
         return np.asarray(out)
 
+    def plan(self, KVCache cache not None, const int64_t[::1] cache_rows, const int64_t[::1] counts):
+        """The `Plan` of a pass in which row `cache_rows[s]` grows by `counts[s]` tokens, for `layers`.
+
+        Raises InputError where the cache was made for another model, or a row would outgrow it.
+        """
+        self._check_cache(cache)
+        return Plan(cache, cache_rows, counts, self.n_ctx)
+
+    def layers(self, Plan plan not None, const float[:, ::1] x, int64_t first, int64_t last, *, num_threads=1):
+        """What the layers `first` to `last` - 1 make of the residual stream x [plan.tokens, n_embd]: a new array.
+
+        Their keys and values are in the cache afterwards, which does not count the tokens yet: see `Plan.grow`.
+        """
+        cdef int threads = checked_threads(num_threads)
+        cdef int64_t i, m = plan.tokens
+        cdef float[:, ::1] out = np.empty((m, self.n_embd), np.float32)
+        self._check_cache(plan.cache)
+        if not 0 <= first <= last <= self.n_layer or x.shape[0] != m or x.shape[1] != self.n_embd:
+            raise ValueError(f"layers {first} to {last} of {self.n_layer}, x [{x.shape[0]}, {x.shape[1]}]")
+        if m == 0:
+            return np.asarray(out)
+        cdef Workspace space = self._take_workspace(m, plan.cache.capacity, threads)
+        cdef Look look
+        look.n_stages = 0
+        with nogil:
+            for i in range(m):
+                memcpy(space.x + i * space.ld_embd, &x[i, 0], self.n_embd * sizeof(float))
+            self._run_blocks(space, &look, plan, first, last, threads)
+            for i in range(m):
+                memcpy(&out[i, 0], space.x + i * space.ld_embd, self.n_embd * sizeof(float))
+        self.workspace = space
+        return np.asarray(out)
+
     cdef int _pass(self, KVCache cache, const int64_t[::1] cache_rows, const int64_t[::1] counts,
                    const int32_t[::1] ids, const int64_t[::1] outputs, const int64_t[::1] stages, int64_t n_layer,
                    float[:, ::1] out, int num_threads) except -1:
         """Run the first `n_layer` layers, and the final LayerNorm where that is the last stage or there are none."""
-        cdef int64_t m = ids.shape[0], n_segments = cache_rows.shape[0], s, i, r, n_tiles = 0, w = outputs.shape[0]
+        cdef int64_t m = ids.shape[0], i, w = outputs.shape[0]
         cdef int64_t n_stages = 0 if stages is None else stages.shape[0]
         cdef bint last = n_stages == 0 or stages[n_stages - 1] > 2 * self.n_layer
         if m == 0:
             return 0
-        if cache.n_layer != self.n_layer or cache.n_head != self.n_head or \
-                cache.head_dim * cache.n_head != self.n_embd:
-            raise InputError("the cache was made for a model of another shape")
-        for s in range(n_segments):
-            cache._check_row(cache_rows[s])
-            if cache.row_lengths[cache_rows[s]] + counts[s] > min(cache.capacity, self.n_ctx):
-                raise InputError(
-                    f"row {cache_rows[s]} of the cache holds {cache.row_lengths[cache_rows[s]]} tokens and would hold "
-                    f"{cache.row_lengths[cache_rows[s]] + counts[s]}; the limit is {min(cache.capacity, self.n_ctx)}"
-                )
-        for s in range(n_segments):
-            cache.reserve(cache_rows[s], cache.row_lengths[cache_rows[s]] + counts[s])
-            n_tiles += (counts[s] + TILE_ROWS - 1) // TILE_ROWS
-
+        self._check_cache(cache)
+        cdef Plan plan = Plan(cache, cache_rows, counts, self.n_ctx)
         cdef Workspace space = self._take_workspace(m, cache.capacity, num_threads)
-        cdef int64_t[::1] positions = np.empty(m, np.int64)
-        cdef Segment *segments = <Segment *> malloc(n_segments * sizeof(Segment))
-        cdef Tile *tiles = <Tile *> malloc(n_tiles * sizeof(Tile))
-        if segments == NULL or tiles == NULL:
-            free(segments)
-            free(tiles)
-            raise OutOfMemoryError(f"no memory for a pass over {m} tokens")
-        n_tiles = r = 0
-        for s in range(n_segments):
-            segments[s].blocks = cache.tables + cache_rows[s] * cache.blocks_per_row
-            segments[s].position = cache.row_lengths[cache_rows[s]]
-            segments[s].first = r
-            segments[s].count = counts[s]
-            for i in range((counts[s] + TILE_ROWS - 1) // TILE_ROWS):
-                tiles[n_tiles].segment, tiles[n_tiles].start = s, i * TILE_ROWS
-                tiles[n_tiles].count = min(counts[s] - i * TILE_ROWS, TILE_ROWS)
-                n_tiles += 1
-            for i in range(counts[s]):
-                positions[r] = segments[s].position + i
-                r += 1
-
-        cdef Heads heads
-        heads.n_head, heads.head_dim, heads.ld_values = self.n_head, cache.head_dim, cache.ld_values
-        heads.head_size, heads.half = cache.head_size, cache.half
         cdef Look look
         look.outputs, look.n_outputs = &outputs[0] if w > 0 else NULL, w
         look.stages, look.n_stages = &stages[0] if n_stages > 0 else NULL, n_stages if w > 0 else 0
         look.seen = &out[0, 0] if w > 0 else NULL
         with nogil:
-            self._embed_tokens(space, &ids[0], &positions[0], m, num_threads)
-            self._run_blocks(space, &look, &heads, segments, n_segments, tiles, n_tiles, m, n_layer, num_threads)
+            self._embed_tokens(space, &ids[0], &plan.positions[0], m, num_threads)
+            self._look(&look, space, 0)
+            self._run_blocks(space, &look, plan, 0, n_layer, num_threads)
             if w > 0 and last:
                 for i in range(w):
                     layer_norm(&self.ln_f, space.x + outputs[i] * space.ld_embd, space.ld_embd, 1,
                                &out[out.shape[0] - w + i, 0], self.n_embd, 1)
-        free(segments)
-        free(tiles)
-        for s in range(n_segments):
-            cache.row_lengths[cache_rows[s]] += counts[s]
+        plan.grow()
         self.workspace = space
+        return 0
+
+    cdef int _check_cache(self, KVCache cache) except -1:
+        if cache.n_layer != self.n_layer or cache.n_head != self.n_head or \
+                cache.head_dim * cache.n_head != self.n_embd:
+            raise InputError("the cache was made for a model of another shape")
         return 0
 
     cdef void _embed_tokens(self, Workspace space, const int32_t *ids, const int64_t *positions, int64_t m,
@@ -260,22 +262,20 @@ cdef class Transformer:
         job.n_embd, job.x, job.ldx = self.n_embd, space.x, space.ld_embd
         parallel_for(_embed, &job, m, 8, num_threads)
 
-    cdef void _run_blocks(self, Workspace space, Look *look, Heads *heads, const Segment *segments, int64_t n_segments,
-                          const Tile *tiles, int64_t n_tiles, int64_t m, int64_t n_layer,
+    cdef void _run_blocks(self, Workspace space, Look *look, Plan plan, int64_t first, int64_t last,
                           int num_threads) noexcept nogil:
         cdef float *x = space.x
         cdef float *h = space.h
-        cdef int64_t ld = space.ld_embd, ld_qkv = space.ld_qkv, ld_inner = space.ld_inner, i
+        cdef int64_t ld = space.ld_embd, ld_qkv = space.ld_qkv, ld_inner = space.ld_inner, m = plan.tokens, i
         cdef Block *block
-        self._look(look, space, 0)
-        for i in range(n_layer):
+        cdef Heads heads
+        for i in range(first, last):
             block = &self.blocks[i]
-            heads.layer_offset = i * self.n_head * heads.head_size
-            heads.scale = block.scale
+            heads = plan.heads(i, block.scale)
             layer_norm(&block.ln_1, x, ld, m, h, ld, num_threads)
             linear(&block.c_attn, h, ld, m, 0, 0, space.qkv, ld_qkv, space.scratch, num_threads)
-            attention(heads, segments, n_segments, tiles, n_tiles, space.qkv, ld_qkv, h, ld, space.scores,
-                      space.ld_scores, num_threads)
+            attention(&heads, plan.segments, plan.n_segments, plan.tiles, plan.n_tiles, space.qkv, ld_qkv, h, ld,
+                      space.scores, space.ld_scores, num_threads)
             linear(&block.c_proj, h, ld, m, 0, 1, x, ld, space.scratch, num_threads)
             self._look(look, space, 2 * i + 1)
             layer_norm(&block.ln_2, x, ld, m, h, ld, num_threads)
