@@ -9,6 +9,7 @@ From the top down:
 - `backend`     what a device has to offer; the CPU's is there, a GPU's in `cuda`
 - `pairing`     what a network and a tokenizer have in common
 - `outputs`     what a pass gives: hidden states, logits, chosen ids, measures
+- `hooks`       looking inside a pass, and changing it
 - `draw`        one id chosen from logits by random bits without state
 - `blas`        one thread a call, where SciPy's BLAS multiplies
 """

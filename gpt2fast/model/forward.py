@@ -92,7 +92,12 @@ def arguments(segments: Sequence[Segment]) -> tuple[Integers, Integers, Ids, Int
 
 
 def run_passes(
-    run: Callable[[Integers, Integers, Ids, Integers], T], cache: Cache, segments: Sequence[Segment], *, n_ctx: int, size: int = PASS
+    run: Callable[[Integers, Integers, Ids, Integers], T],
+    cache: Cache,
+    segments: Sequence[Segment],
+    *,
+    n_ctx: int,
+    size: int = PASS,
 ) -> list[T]:
     """What `run` makes of the `arguments` of each pass, of at most `size` tokens.
 

@@ -416,6 +416,7 @@ class GPT2:
         ...     return 0.5 * mlp_out
         >>> with lm.model.hooks([("blocks.0.hook_mlp_out", half)]):
         ...     print(lm.generate("Once upon a time", temperature=0, max_new_tokens=6).text)
+        , and was very much surprised
         """
         before = self._active
         self._active = HookedNetwork(before, by_name(fwd_hooks, self.config.n_layer))
@@ -441,8 +442,8 @@ class GPT2:
         token of each text.  With `cache` the ids continue what it holds, as in a call.
 
         With `stop_at_layer` the run ends before that layer, and the residual stream that it would take comes back, of
-        shape (T, n_embd).  With `start_at_layer` the run begins with that layer, and takes such a stream for `ids`: runs
-        that differ from some layer on share what is below it.  Negative numbers count from the end, as in slices.
+        shape (T, n_embd).  With `start_at_layer` the run begins with that layer, and takes such a stream for `ids`:
+        runs that differ from some layer on share what is below it.  Negative numbers count from the end, as in slices.
 
         Raises as a call and `hooks` do, and InputError for layers that are not there, a text of no tokens, and a KV
         cache beside a part of the layers.
@@ -456,21 +457,10 @@ class GPT2:
         """
         network = HookedNetwork(self._active, by_name(fwd_hooks, self.config.n_layer))
         run = hooked_run.Run.checked(self.config.n_layer, start_at_layer, stop_at_layer, last_only, cache)
-        resumes = start_at_layer is not None
-        if resumes:
-            texts = hooked_run.checked_stream(ids, self.config.n_embd)
-        else:
-            texts = hooked_run.checked_texts(ids, self.config.vocab_size)
-        longest = max(map(len, texts.texts))
+        texts = hooked_run.Texts.of(ids, self.config, resumes=start_at_layer is not None)
         if cache is None:
-            if longest > self.config.n_ctx:
-                raise InputError(f"the text would be {longest} tokens long; the limit is {self.config.n_ctx}")
-            cache = self.new_cache(len(texts.texts), longest)
-        elif not hasattr(cache, "batch"):
-            raise InputTypeError(f"cache is of type {type(cache).__name__}; expected what new_cache gives")
-        elif cache.batch != len(texts.texts):
-            raise InputError(f"the cache has {cache.batch} rows, ids {len(texts.texts)}")
-        return run.run(network, cast("Any", cache), texts, resumes=resumes, num_threads=self.num_threads)
+            cache = self.new_cache(len(texts.texts), texts.longest)
+        return run.run(network, cache, texts, num_threads=self.num_threads)
 
     def run_with_cache(
         self,

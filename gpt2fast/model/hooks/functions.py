@@ -53,12 +53,15 @@ class Reader:
 
     function: Callable[[Floats, HookPoint], object]
 
+    def __call__(self, activation: Floats, *, hook: HookPoint) -> None:
+        self.function(activation, hook)
+
 
 #: Who is called at a name, in this order.
-Functions: TypeAlias = dict[str, list[HookFunction | Reader]]
+Functions: TypeAlias = dict[str, list[HookFunction]]
 
 
-def by_name(hooks: Iterable[Hook | tuple[NameFilter, Reader]], n_layer: int) -> Functions:
+def by_name(hooks: Iterable[Hook], n_layer: int) -> Functions:
     """The functions of `hooks` for each name that one of them is called for.
 
     Raises InputError and InputTypeError for names as `selected` does, and for what is no pair with a function.
@@ -69,18 +72,18 @@ def by_name(hooks: Iterable[Hook | tuple[NameFilter, Reader]], n_layer: int) -> 
             names, function = hook
         except (TypeError, ValueError):
             raise InputTypeError(f"fwd_hooks[{i}] is {hook!r:.80}; expected a pair of a name and a function") from None
-        if not callable(function) and not isinstance(function, Reader):
+        if not callable(function):
             raise InputTypeError(f"fwd_hooks[{i}] has {function!r:.80} for a function")
         for name in selected(f"fwd_hooks[{i}]", names, n_layer):
             found.setdefault(name, []).append(function)
     return found
 
 
-def visit(functions: Iterable[HookFunction | Reader], array: Floats, point: HookPoint) -> Floats:
+def visit(functions: Iterable[HookFunction], array: Floats, point: HookPoint) -> Floats:
     """What the functions make of the array: `array` itself, untouched, where they leave all its bits as they were."""
     for function in functions:
         if isinstance(function, Reader):
-            function.function(array, point)
+            function(array, hook=point)
         else:
             array = _changed(function, array, point)
     return array
@@ -89,6 +92,7 @@ def visit(functions: Iterable[HookFunction | Reader], array: Floats, point: Hook
 def _changed(function: HookFunction, array: Floats, point: HookPoint) -> Floats:
     given = array.copy()
     returned = function(given, hook=point)
+    new: npt.NDArray[Any]
     if returned is None:
         new = given
     else:
@@ -119,4 +123,5 @@ def _changed(function: HookFunction, array: Floats, point: HookPoint) -> Floats:
             f"the function at {point.name} gave {new[place]} at {place}; expected finite numbers"
             + (", or -inf where a key is masked" if point.name.endswith("attn_scores") else "")
         )
-    return new
+    changed: Floats = new
+    return changed

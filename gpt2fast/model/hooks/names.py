@@ -55,6 +55,7 @@ def act_name(name: str, layer: int | None = None, layer_type: str | None = None)
     """
     if "hook_" in name:
         return name
+    within: tuple[str, ...]
     if layer is None:
         within, prefix = (*_EMBEDDINGS, *_FINAL), ""
     else:
@@ -100,4 +101,6 @@ def _hint(name: str, known: list[str], n_layer: int) -> str:
     if layer is not None and layer >= n_layer:
         return f"; the model's layers are 0 to {n_layer - 1}"
     near = get_close_matches(name, known, 3, 0.75) or [full for full in known if full.endswith(f"hook_{name}")][:3]
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; the first names are {', '.join(known[:4])}"
+    return (
+        f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; the first names are {', '.join(known[:4])}"
+    )

@@ -30,6 +30,9 @@ class HookedNetwork:
     fails, in a function as well, leaves its cache as it was.  Raises InputError for a network on a GPU.
     """
 
+    plain: CpuNetwork
+    functions: Functions
+
     def __init__(self, network: Any, functions: Functions) -> None:
         if isinstance(network, HookedNetwork):  # functions that were there before are called first
             before, network = network.functions, network.plain
@@ -116,9 +119,7 @@ class HookedNetwork:
             plan = self.plain.transformer.plan(cache, cache_rows, counts)
             try:
                 texts = groups(cache_rows, counts, lengths)
-                found = walk(
-                    Steps(self.plain.parts, self.plain.transformer, self.functions, plan, texts, num_threads)
-                )
+                found = walk(Steps(self.plain.parts, self.plain.transformer, self.functions, plan, texts, num_threads))
                 if not np.array_equal(cache.lengths, lengths):
                     raise InputError("a function of a hook has changed the cache of the pass that it was called in")
             except BaseException:

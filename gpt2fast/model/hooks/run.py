@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.arguments import flag, whole_number
+from gpt2fast.checkpoint.config import Config
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.model.forward import checked_ids
 from gpt2fast.model.hooks.functions import HookPoint, Reader
 from gpt2fast.model.hooks.network import HookedNetwork
 from gpt2fast.model.hooks.steps import Steps
-
-if TYPE_CHECKING:
-    from gpt2fast.kernels.kv_cache import KVCache
 
 __all__ = ["Recorder", "Run", "RunOutput", "Texts"]
 
@@ -33,32 +31,46 @@ class Texts:
     texts: list[npt.NDArray[Any]]
     #: The dimensions of the texts that were given: (), for one text, (B,), or None for texts of different lengths.
     shape: tuple[int, ...] | None
+    #: Whether they are a residual stream.
+    resumes: bool
 
     @classmethod
-    def checked(cls, given: Any, *, dimensions: int, check: Any) -> Texts:
-        """The texts of an array of `dimensions` dimensions, of one more for several, or of a list of arrays.
+    def of(cls, given: Any, config: Config, *, resumes: bool) -> Texts:
+        """The texts of ids (T,), (B, T) or a list of (T,); where the run `resumes`, of a residual stream, which has
+        n_embd for one more dimension.
 
-        `check` gives an array of one or more texts back in its plain type.  Raises what it raises, and InputError for
-        other shapes and for a text of nothing.
+        Raises InputError for other shapes, a text of nothing or over the context, and ids outside the vocabulary;
+        InputTypeError where they are not integers, or the stream is not of floats.
         """
+        dimensions = 2 if resumes else 1
+
+        def checked(part: Any) -> npt.NDArray[Any]:
+            return _checked_stream(part, config.n_embd) if resumes else checked_ids(part, config.vocab_size)
+
+        shape: tuple[int, ...] | None = None
         if isinstance(given, (list, tuple)) and len({_length(text) for text in given}) > 1:
-            texts = [check(text) for text in given]
+            texts = [checked(text) for text in given]
             if any(text.ndim != dimensions for text in texts):
                 raise InputError("ids are lists of several depths; expected one list of ids for each text")
-            return cls._without_empty(texts, None)
-        array = check(given)
-        if array.ndim not in (dimensions, dimensions + 1):
-            what = "(T,) or (B, T)" if dimensions == 1 else "(T, n_embd) or (B, T, n_embd)"
-            raise InputError(f"{'ids' if dimensions == 1 else 'the residual stream'} has shape {array.shape}; "
-                             f"expected {what}")  # fmt: skip
-        shape = array.shape[: array.ndim - dimensions]
-        return cls._without_empty([array] if shape == () else list(array), shape)
-
-    @classmethod
-    def _without_empty(cls, texts: list[npt.NDArray[Any]], shape: tuple[int, ...] | None) -> Texts:
+        else:
+            array = checked(given)
+            if array.ndim not in (dimensions, dimensions + 1):
+                what = "the residual stream has shape" if resumes else "ids has shape"
+                width = ", n_embd" if resumes else ","
+                raise InputError(f"{what} {array.shape}; expected (T{width}) or (B, T{width.rstrip(',')})")
+            shape = array.shape[: array.ndim - dimensions]
+            texts = [array] if shape == () else list(array)
         if not texts or not all(len(text) for text in texts):
             raise InputError("ids has a text of no tokens; expected at least one")
-        return cls(texts, shape)
+        found = cls(texts, shape, resumes)
+        if found.longest > config.n_ctx:
+            raise InputError(f"the text would be {found.longest} tokens long; the limit is {config.n_ctx}")
+        return found
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest text."""
+        return max(map(len, self.texts))
 
     def joined(self, rows: Floats, counts: Sequence[int], *, last_only: bool) -> RunOutput:
         """`rows` [n, ...], of which each text has as many as `counts` says, in the shape that the texts came in."""
@@ -94,11 +106,16 @@ class Run:
             raise InputError("a run with a KV cache takes all layers; leave start_at_layer and stop_at_layer out")
         return cls(first, last, flag("last_only", last_only))
 
-    def run(
-        self, network: HookedNetwork, cache: KVCache, texts: Texts, *, resumes: bool, num_threads: int
-    ) -> RunOutput:
-        """The logits of the texts, or the residual stream before layer `last`; what is in `texts` is such a stream
-        where it `resumes`."""
+    def run(self, network: HookedNetwork, cache: Any, texts: Texts, *, num_threads: int) -> RunOutput:
+        """The logits of the texts, or the residual stream before layer `last`.
+
+        Raises InputError where there are more or fewer texts than rows of the cache, and InputTypeError for what is no
+        cache.
+        """
+        if not hasattr(cache, "batch"):
+            raise InputTypeError(f"cache is of type {type(cache).__name__}; expected what new_cache gives")
+        if cache.batch != len(texts.texts):
+            raise InputError(f"the cache has {cache.batch} rows, ids {len(texts.texts)}")
         counts = [len(text) for text in texts.texts]
         rows = np.arange(len(counts))
         ends = np.cumsum(counts)
@@ -106,7 +123,7 @@ class Run:
         start = np.concatenate(texts.texts)
 
         def walk(steps: Steps) -> Any:
-            x = start if resumes else steps.embed(start)
+            x = start if texts.resumes else steps.embed(start)
             x = steps.layers(x, self.first, network.n_layer if self.last is None else self.last)
             return x[outputs] if self.last is not None else steps.final_norm(x, outputs)
 
@@ -142,25 +159,15 @@ class Recorder:
         }
 
 
-def checked_texts(ids: Any, vocab_size: int) -> Texts:
-    """Ids, for a run from the beginning.  Raises as `checked_ids` and `Texts.checked` do."""
-    return Texts.checked(ids, dimensions=1, check=lambda given: checked_ids(given, vocab_size))
-
-
-def checked_stream(stream: Any, n_embd: int) -> Texts:
-    """A residual stream, for a run from a layer on.  Raises InputTypeError where it is not of floats."""
-
-    def check(given: Any) -> Floats:
-        array = np.asarray(given)
-        if array.dtype.kind != "f":
-            raise InputTypeError(
-                f"a run from start_at_layer begins with the residual stream, an array of floats, not of {array.dtype}"
-            )
-        if array.shape[-1:] != (n_embd,):
-            raise InputError(f"the residual stream has shape {array.shape}; expected {n_embd} for its last dimension")
-        return np.ascontiguousarray(array, np.float32)
-
-    return Texts.checked(stream, dimensions=2, check=check)
+def _checked_stream(given: Any, n_embd: int) -> Floats:
+    array = np.asarray(given)
+    if array.dtype.kind != "f":
+        raise InputTypeError(
+            f"a run from start_at_layer begins with the residual stream, an array of floats, not of {array.dtype}"
+        )
+    if array.shape[-1:] != (n_embd,):
+        raise InputError(f"the residual stream has shape {array.shape}; expected {n_embd} for its last dimension")
+    return np.ascontiguousarray(array, np.float32)
 
 
 def _length(text: Any) -> int:

@@ -1,8 +1,8 @@
 """The network step by step, with a stop wherever a function is called.
 
 Every step is the kernel that the engine's own pass takes, on the same numbers, so what no function changes is the same
-bit for bit.  Where the engine has no such number, because it fuses two steps, the number is made beside it, and what the
-engine made stands for all that a function has left as it was.
+bit for bit.  Where the engine has no such number, because it fuses two steps, the number is made beside it, and what
+the engine made stands for all that a function has left as it was.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ class Steps:
         if not self._wants(name):
             return out
         weights = head_weights(self._parts["blocks"][layer]["c_proj"], self._n_head)
-        shares = [product(part, weight) for part, weight in zip(self._by_head(z, self._n_head).swapaxes(0, 1), weights)]
+        z = self._by_head(z, self._n_head)
+        shares = [product(z[:, head], weights[head]) for head in range(self._n_head)]
         results = np.stack(shares, axis=1)  # [T, H, E]
         changed = self._at(name, results)
         if changed is results:
@@ -264,7 +265,8 @@ def head_weights(weight: Weight, n_head: int) -> Floats:
 
 def bias_of(weight: Weight) -> Floats:
     """The bias (n,) of a matrix: what it makes of nothing."""
-    return weight.multiply(np.zeros((1, weight.shape[0]), np.float32))[0]
+    nothing = np.zeros((1, weight.shape[0]), np.float32)
+    return weight.multiply(nothing).reshape(-1)
 
 
 def softmax(scores: Floats) -> Floats:
@@ -279,7 +281,8 @@ def softmax(scores: Floats) -> Floats:
     for block in range(1, lanes.shape[-2]):
         total += lanes[..., block, :]
     total = _halved(total)
-    return e * (np.float32(1) / np.where(total == 0, np.float32(1), total))
+    pattern: Floats = e * (np.float32(1) / np.where(total == 0, np.float32(1), total))
+    return pattern
 
 
 def layer_norm_scale(x: Floats, epsilon: float) -> tuple[Floats, Floats]:
@@ -292,7 +295,7 @@ def layer_norm_scale(x: Floats, epsilon: float) -> tuple[Floats, Floats]:
         total = lanes[:, :16].copy()
         for first in range(16, lanes.shape[1], 16):
             total += lanes[:, first : first + 16]
-        return _halved(total) / values.shape[1]
+        return np.asarray(_halved(total) / values.shape[1])
 
     wide = x.astype(np.float64)
     middle = mean(wide)
