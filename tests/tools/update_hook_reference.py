@@ -82,6 +82,8 @@ def main() -> None:
             logits, cache = model.run_with_cache(ids)
             found = {"ids": ids.numpy(), "logits": logits[:, :, :columns].numpy()}
             for key, value in cache.items():
+                if key.startswith("unembed."):  # the final hidden states and the logits, which have no hooks here
+                    continue
                 if not key.startswith("blocks.") or int(key.split(".")[1]) in layers:
                     found[key] = value.numpy()
                     patched = model.run_with_hooks(ids, fwd_hooks=[(key, half)])
