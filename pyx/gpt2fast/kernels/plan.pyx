@@ -27,7 +27,8 @@ cdef class Plan:
             held = cache.row_lengths[row]
             if held + counts[s] > limit:
                 raise InputError(
-                    f"row {row} of the cache holds {held} tokens and would hold {held + counts[s]}; the limit is {limit}"
+                    f"row {row} of the cache holds {held} tokens and would hold {held + counts[s]}; "
+                    f"the limit is {limit}"
                 )
             n_tiles += (counts[s] + TILE_ROWS - 1) // TILE_ROWS
             tokens += counts[s]
