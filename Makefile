@@ -41,6 +41,11 @@ bits: $(VENV)/.installed-test  ## check that gcc and clang give the same bits at
 bits-aarch64: $(VENV)/.installed-test  ## check the same on aarch64 under emulation (root, debootstrap, qemu-user-static)
 	PYTHON=$(BIN)/python tests/tools/bits_aarch64.sh
 
+.PHONY: cross
+cross: $(VENV)/bin/python  ## compile the C half for Windows, macOS, musl and aarch64, and run it where Wine and QEMU are
+	$(BIN)/python -m pip install --quiet ziglang
+	$(BIN)/python tests/tools/cross_compile.py
+
 test-quick: $(VENV)/.installed-test  ## the same without the slow tests
 	cargo test -q $(CRATE)
 	$(PYTEST) -m "not slow"

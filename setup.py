@@ -17,6 +17,7 @@ os.chdir(ROOT)
 
 KERNELS = "pyx/gpt2fast/kernels"
 C_CODE = [Path("pyx/simd"), Path("pyx/runtime")]
+SYSTEM = Path("pyx/runtime") / ("windows" if sys.platform == "win32" else "posix")
 
 # -fopenmp-simd: `#pragma omp simd` without the OpenMP runtime (the thread pool is our own).
 # -ffp-contract=off: results are the same bits everywhere; compilers fuse multiplications with additions as they like.
@@ -30,14 +31,15 @@ if sys.platform != "win32":
     LINK += ["-pthread"]
 
 HEADERS = sorted(str(p) for room in C_CODE for p in room.rglob("*") if p.name.endswith((".h", ".inc.c")))
-# Only `cpu` links the C sources; the other modules reach them through the pointers it shares.
-SOURCES = {"cpu": sorted(str(p) for room in C_CODE for p in room.rglob("*.c") if not p.name.endswith(".inc.c"))}
+# Only `cpu` links the C sources, of one system; the other modules reach them through the pointers it shares.
+COMPILED = [p for room in C_CODE for p in room.rglob("*.c") if not p.name.endswith(".inc.c")]
+SOURCES = {"cpu": sorted(str(p) for p in COMPILED if p.parent.parent != SYSTEM.parent or p.parent == SYSTEM)}
 
 extensions = [
     Extension(
         f"gpt2fast.kernels.{path.stem}",
         [str(path), *SOURCES.get(path.stem, [])],
-        include_dirs=["pyx"],
+        include_dirs=["pyx", str(SYSTEM)],
         depends=HEADERS,
         # The loops are in the C files; -O3 on what Cython generates only takes longer.
         extra_compile_args=[*COMPILE, "-O3" if path.stem in SOURCES else "-O2"],

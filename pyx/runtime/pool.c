@@ -21,11 +21,10 @@
  */
 #include "runtime/pool.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <time.h>
+#include <stddef.h>
+
+#include "system.h" /* posix/ or windows/ */
 
 /* How this thread's processor rounds, and what it does with subnormal numbers. */
 #if defined(__SSE2__)
@@ -88,21 +87,13 @@ static struct {
     _Atomic int lost;
     _Atomic int64_t lost_until;
     /* Held by the caller whose loop it is. */
-    pthread_mutex_t owner;
+    gf_lock owner;
     int workers;
     int64_t pause; /* how long a worker was left out last */
     /* For sleeping. */
-    pthread_mutex_t sleep_lock;
-    pthread_cond_t wake;
-} pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
-          .sleep_lock = PTHREAD_MUTEX_INITIALIZER,
-          .wake = PTHREAD_COND_INITIALIZER};
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
+    gf_lock sleep_lock;
+    gf_condition wake;
+} pool = {.owner = GF_LOCK, .sleep_lock = GF_LOCK, .wake = GF_CONDITION};
 
 static void take_items(int thread) {
     for (;;) {
@@ -120,18 +111,18 @@ static uint64_t wait_for_loop(uint64_t seen) {
         if (LOOP(word) != seen) return word;
         RELAX();
     }
-    pthread_mutex_lock(&pool.sleep_lock);
+    gf_take(&pool.sleep_lock);
     atomic_fetch_add(&pool.sleepers, 1);
     /* The caller stores `word`, then loads `sleepers`; here it is the other way round, all sequentially consistent:
        either the caller sees this sleeper and signals, or this load sees the new loop. */
     uint64_t word;
-    while (LOOP(word = atomic_load(&pool.word)) == seen) pthread_cond_wait(&pool.wake, &pool.sleep_lock);
+    while (LOOP(word = atomic_load(&pool.word)) == seen) gf_wait(&pool.wake, &pool.sleep_lock);
     atomic_fetch_sub(&pool.sleepers, 1);
-    pthread_mutex_unlock(&pool.sleep_lock);
+    gf_give(&pool.sleep_lock);
     return word;
 }
 
-static void *worker(void *argument) {
+static gf_thread_result GF_CALL worker(void *argument) {
     uint64_t seen = (uint64_t)(uintptr_t)argument;
     set_arithmetic(IEEE);
     for (;;) {
@@ -147,35 +138,23 @@ static void *worker(void *argument) {
             }
         }
     }
-    return NULL;
+    return 0;
 }
 
 static void start_over_in_child(void) {
     /* Only the forking thread lives on: whatever the pool held in the parent is gone. */
-    pthread_mutex_init(&pool.owner, NULL);
-    pthread_mutex_init(&pool.sleep_lock, NULL);
-    pthread_cond_init(&pool.wake, NULL);
+    pool.owner = pool.sleep_lock = (gf_lock)GF_LOCK;
+    pool.wake = (gf_condition)GF_CONDITION;
     pool.workers = 0;
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.word, LOOP(atomic_load(&pool.word)) << 32);
 }
 
-static void register_fork_handler(void) { pthread_atfork(NULL, NULL, start_over_in_child); }
-
 /* Have `wanted` workers, or as many as the system gives. */
 static void grow(int wanted) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, register_fork_handler);
+    if (pool.workers < wanted) gf_after_fork(start_over_in_child);
     while (pool.workers < wanted) {
-        pthread_attr_t attributes;
-        pthread_t thread;
-        pthread_attr_init(&attributes);
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-        pthread_attr_setstacksize(&attributes, 1 << 20);
-        void *seen = (void *)(uintptr_t)LOOP(atomic_load(&pool.word));
-        int failed = pthread_create(&thread, &attributes, worker, seen);
-        pthread_attr_destroy(&attributes);
-        if (failed) return;
+        if (!gf_start(worker, (void *)(uintptr_t)LOOP(atomic_load(&pool.word)))) return;
         pool.workers++;
     }
 }
@@ -183,14 +162,14 @@ static void grow(int wanted) {
 /* How many workers are to be left out for now, as other processes take their cores. */
 static int lost_workers(void) {
     int lost = atomic_load_explicit(&pool.lost, memory_order_relaxed);
-    if (lost == 0 || now() < atomic_load_explicit(&pool.lost_until, memory_order_relaxed)) return lost;
+    if (lost == 0 || gf_now() < atomic_load_explicit(&pool.lost_until, memory_order_relaxed)) return lost;
     atomic_store_explicit(&pool.lost, 0, memory_order_relaxed);
     return 0;
 }
 
 /* Leave one worker more out for a while; the caller, who owns the pool, waited for it so many nanoseconds. */
 static void leave_out_a_worker(int64_t waited) {
-    int64_t time = now(), since = time - atomic_load_explicit(&pool.lost_until, memory_order_relaxed);
+    int64_t time = gf_now(), since = time - atomic_load_explicit(&pool.lost_until, memory_order_relaxed);
     pool.pause = since < pool.pause ? 2 * pool.pause : PATIENCE * waited;
     if (pool.pause > LONGEST_PAUSE) pool.pause = LONGEST_PAUSE;
     atomic_store_explicit(&pool.lost_until, time + pool.pause, memory_order_relaxed);
@@ -205,11 +184,11 @@ static void wait_for_workers(int64_t start) {
             RELAX();
             continue;
         }
-        if (waiting == 0) waiting = now();
-        sched_yield(); /* a worker lost its core with an item in hand: let it have this one */
+        if (waiting == 0) waiting = gf_now();
+        gf_yield(); /* a worker lost its core with an item in hand: let it have this one */
     }
     if (waiting == 0) return;
-    int64_t waited = now() - waiting;
+    int64_t waited = gf_now() - waiting;
     if (waited > LOST + (waiting - start)) leave_out_a_worker(waited);
 }
 
@@ -219,12 +198,12 @@ static void run_loop(gf_task task, void *context, int64_t count, int64_t grain, 
     int64_t pieces = (count - 1) / grain + 1;
     if (num_threads > pieces) num_threads = (int)pieces;
     if (num_threads > 1) num_threads -= lost_workers();
-    if (num_threads <= 1 || pthread_mutex_trylock(&pool.owner) != 0) {
+    if (num_threads <= 1 || !gf_try(&pool.owner)) {
         task(context, 0, count, 0);
         return;
     }
     grow(num_threads - 1);
-    int64_t start = now();
+    int64_t start = gf_now();
     pool.task = task;
     pool.context = context;
     pool.count = count;
@@ -234,14 +213,14 @@ static void run_loop(gf_task task, void *context, int64_t count, int64_t grain, 
     uint64_t loop = (LOOP(atomic_load_explicit(&pool.word, memory_order_relaxed)) + 1) & UINT32_MAX;
     atomic_store(&pool.word, loop << 32 | OPEN);
     if (atomic_load(&pool.sleepers) > 0) {
-        pthread_mutex_lock(&pool.sleep_lock);
-        pthread_cond_broadcast(&pool.wake);
-        pthread_mutex_unlock(&pool.sleep_lock);
+        gf_take(&pool.sleep_lock);
+        gf_wake_all(&pool.wake);
+        gf_give(&pool.sleep_lock);
     }
     take_items(0);
     atomic_fetch_and_explicit(&pool.word, ~OPEN, memory_order_acq_rel);
     wait_for_workers(start);
-    pthread_mutex_unlock(&pool.owner);
+    gf_give(&pool.owner);
 }
 
 void gf_parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) {

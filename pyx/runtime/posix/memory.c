@@ -24,6 +24,8 @@ void *gf_allocate(size_t size) {
     /* The last, partial one stays in small pages: of a 124M model's 49 matrices they would be 46 MB for nothing. */
     madvise(data, whole, MADV_HUGEPAGE);
     madvise(data + whole, size - whole, MADV_NOHUGEPAGE);
+#else
+    (void)whole;
 #endif
     return data;
 }
