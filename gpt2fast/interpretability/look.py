@@ -1,0 +1,227 @@
+"""What a model does with a text, to look at: attention, the logit lens, and which heads made a token likely.
+
+The residual stream is a sum: embeddings, then what each attention head and each MLP adds.  The last LayerNorm and the
+head of the network read logits from it.  Two readings follow from that, and both are here:
+
+- the logit lens reads logits from the stream after every layer, not only after the last one (nostalgebraist 2020,
+  "interpreting GPT: the logit lens");
+- direct logit attribution divides a token's logit into the shares of what was added, with the scale of the last
+  LayerNorm taken as it is (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits").
+
+A share is of the logit less the mean logit of the vocabulary, as only differences between logits make probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.interpretability.layers import layer_norm, layers
+from gpt2fast.interpretability.look_page import render_frame, render_page
+from gpt2fast.model.pairing import beginning, shared_vocabulary
+from gpt2fast.tokenizer.special import allowed_by
+
+if TYPE_CHECKING:
+    from gpt2fast.model.gpt2 import GPT2
+    from gpt2fast.tokenizer.encoding import Tokenizer
+
+__all__ = ["Look", "look"]
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+#: How many of the likeliest tokens the lens keeps.
+_LIKELIEST = 3
+# Positions whose logits are made at once: of the full vocabulary they take 13 MB.
+_ROWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """A text as the model reads it, T tokens, L layers, H heads.
+
+    Position 0 is the token that texts begin with, where the model has one.  In a notebook it shows itself; `html()` is
+    the page.
+    """
+
+    #: The text as it was given.
+    text: str | bytes
+    #: The token ids, with the one that texts begin with, int64 (T,).
+    ids: Integers
+    #: The tokens' texts; bytes where a token is a part of a character.
+    tokens: list[str | bytes]
+    #: -log2 of each token's probability after all before it, in bits, float32 (T,); NaN for the first.
+    surprisal: Floats
+    #: How many tokens were more probable, plus one, int64 (T,); 0 for the first.
+    ranks: Integers
+    #: How much of its attention position q of a head gives to position k, in 255ths, uint8 (L, H, T, T) as
+    #: [layer, head, q, k].
+    patterns: npt.NDArray[np.uint8]
+    #: The likeliest next tokens after each layer, best first, int64 (L + 1, T, K); at 0 those of the embeddings.
+    lens_ids: Integers
+    #: Their probabilities, float32 (L + 1, T, K).
+    lens_probabilities: Floats
+    #: The natural logarithm of the probability that the text's next token has after each layer, float32 (L + 1, T - 1).
+    lens_log_probabilities: Floats
+    #: What each head adds to the logit of the text's token at position t + 1, float32 (L, H, T - 1).
+    head_shares: Floats
+    #: What each MLP adds, float32 (L, T - 1).
+    mlp_shares: Floats
+    #: What the token's embedding, its position's, and all biases of attention and of the last LayerNorm add,
+    #: float32 (3, T - 1).
+    other_shares: Floats
+    #: The texts of all ids in `lens_ids`.
+    texts: dict[int, str | bytes]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        n_layer, n_head = self.patterns.shape[:2]
+        return f"<Look at {len(self)} tokens: {n_layer} layers of {n_head} heads>"
+
+    def html(self, title: str = "Look inside") -> str:
+        """The page: one file that asks nothing of any other, at most 2 MB for 200 tokens of GPT-2 small."""
+        return render_page(self, title)
+
+    def _repr_html_(self) -> str:
+        return render_frame(self, "Look inside")
+
+
+def look(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    text: str | bytes,
+    *,
+    bos: bool = True,
+    allow_special: bool = False,
+) -> Look:
+    """What the model does with `text`, which comes after the token that texts begin with, unless `bos` is False.
+
+    Special tokens in the text, such as `<|endoftext|>`, are these tokens with `allow_special`, else text.  Raises
+    InputTypeError for what is no text, and InputError where there is no token at all, or more than the model's context.
+
+    >>> import gpt2fast
+    >>> lm = gpt2fast.load("demo")
+    >>> found = look(lm.model, lm.tokenizer, "The old king")
+    >>> found.tokens, found.patterns.shape
+    (['<|endoftext|>', 'The', ' old', ' king'], (6, 8, 4, 4))
+    >>> layer, head = divmod(int(found.head_shares[:, :, 2].argmax()), 8)  # most for " king"
+    """
+    if not isinstance(text, (str, bytes)):
+        raise InputTypeError(f"text is of type {type(text).__name__}; expected str or bytes")
+    ids = tokenizer.encode(text, allowed_special=allowed_by(allow_special), disallowed_special=())
+    first = beginning(model, tokenizer) if bos else None
+    ids = ids if first is None else [first, *ids]
+    if not ids:
+        raise InputError("text is empty, and nothing comes before it; expected at least one token")
+    if len(ids) > model.config.n_ctx:
+        raise InputError(f"text has {len(ids)} tokens; the model's context is {model.config.n_ctx} tokens")
+    highest = max(ids)
+    if highest >= shared_vocabulary(model, tokenizer):
+        raise InputError(f"text has token {highest}; the model's vocabulary has {model.config.vocab_size} tokens")
+    return _Reading(model, tokenizer, ids).look(text)
+
+
+class _Reading:
+    """One text under one model."""
+
+    def __init__(self, model: GPT2, tokenizer: Tokenizer, ids: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = np.array(ids, np.int64)
+        self._layers = layers(model, self._ids)
+        self._config = model.config
+        self._tensor = tensor = model._parameters.tensor
+        # Rows of a padded table that the tokenizer does not know stand for no text.
+        head = "wte.weight" if model.config.tie_word_embeddings else "lm_head.weight"
+        self._head = tensor(head)[: shared_vocabulary(model, tokenizer)]  # (V, E)
+        self._norm = tensor("ln_f.weight"), tensor("ln_f.bias")
+
+    def look(self, text: str | bytes) -> Look:
+        """The look at all of it."""
+        found = list(self._layers)
+        stream = [layer.before for layer in found] + [found[-1].after]  # L + 1 of (T, E)
+        lens = [self._lens(states) for states in stream]
+        best, probabilities, chosen, ranks = (np.stack(parts) for parts in zip(*lens, strict=True))
+        towards = self._directions(stream[-1])
+        surprisal = np.concatenate([[np.nan], -chosen[-1] / np.log(2)]).astype(np.float32)
+        return Look(
+            text=text,
+            ids=self._ids,
+            tokens=[self._text(id) for id in self._ids.tolist()],
+            surprisal=surprisal,
+            ranks=np.concatenate([[0], ranks[-1]]),
+            patterns=np.stack([np.rint(layer.pattern * 255).astype(np.uint8) for layer in found]),
+            lens_ids=best,
+            lens_probabilities=probabilities,
+            lens_log_probabilities=chosen,
+            head_shares=np.stack([self._head_shares(i, layer.z[:-1], towards) for i, layer in enumerate(found)]),
+            mlp_shares=np.stack([np.einsum("te,te->t", layer.mlp_out[:-1], towards) for layer in found]),
+            other_shares=self._other_shares(towards),
+            texts={id: self._text(id) for id in np.unique(best).tolist()},
+        )
+
+    def _lens(self, stream: Floats) -> tuple[Integers, Floats, Floats, Integers]:
+        """Of a residual stream (T, E) the likeliest next ids and their probabilities (T, K), and the log-probabilities
+        and ranks of the text's own next ids (T - 1,)."""
+        states = layer_norm(stream, *self._norm, self._config.layer_norm_epsilon)
+        following = self._ids[1:]
+        parts = []
+        for start in range(0, len(states), _ROWS):
+            logits = states[start : start + _ROWS] @ self._head.T
+            logits -= logits.max(axis=1, keepdims=True)
+            logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+            count = min(_LIKELIEST, logits.shape[1])
+            best = np.argpartition(-logits, count - 1, axis=1)[:, :count]
+            best = np.take_along_axis(best, np.argsort(-np.take_along_axis(logits, best, 1), axis=1, kind="stable"), 1)
+            here = following[start : start + len(logits)]
+            chosen = logits[np.arange(len(here)), here]
+            ranks = 1 + (logits[: len(chosen)] > chosen[:, None]).sum(axis=1)
+            parts.append((best, np.exp(np.take_along_axis(logits, best, 1)), chosen, ranks))
+        best, probabilities, chosen, ranks = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return best, probabilities, chosen, ranks
+
+    def _directions(self, last: Floats) -> Floats:
+        """What a vector that is added to the stream (T, E) at a position is multiplied with for its share of the logit
+        of the text's next token: (T - 1, E)."""
+        centred = last[:-1] - last[:-1].mean(axis=1, keepdims=True)
+        scale = np.sqrt((centred**2).mean(axis=1, keepdims=True) + self._config.layer_norm_epsilon)
+        towards = self._unembedding() * self._norm[0]
+        # LayerNorm takes the mean away from what is added: the direction without its mean does the same.
+        towards = (towards - towards.mean(axis=1, keepdims=True)) / scale
+        return towards.astype(np.float32)
+
+    def _unembedding(self) -> Floats:
+        """The head's rows of the text's next tokens, less the mean row: (T - 1, E)."""
+        rows: Floats = self._head[self._ids[1:]] - self._head.mean(axis=0)
+        return rows
+
+    def _head_shares(self, layer: int, z: Floats, towards: Floats) -> Floats:
+        """The shares of a layer's heads (H, T - 1), for what they read (T - 1, H, E / H)."""
+        back = (towards @ self._tensor(f"h.{layer}.attn.c_proj.weight")).reshape(z.shape)
+        shares: Floats = np.einsum("thd,thd->ht", z, back)
+        return shares
+
+    def _other_shares(self, towards: Floats) -> Floats:
+        """The shares of tokens' embeddings, of positions', and of biases: (3, T - 1)."""
+        biases = sum(self._tensor(f"h.{i}.attn.c_proj.bias") for i in range(self._config.n_layer))
+        embeddings = self._tensor("wte.weight")[self._ids[:-1]]
+        return np.stack(
+            [
+                np.einsum("te,te->t", embeddings, towards),
+                np.einsum("te,te->t", self._tensor("wpe.weight")[: len(towards)], towards),
+                towards @ biases + self._unembedding() @ self._norm[1],
+            ]
+        ).astype(np.float32)
+
+    def _text(self, id: int) -> str | bytes:
+        """The token's text, or its bytes where they are no UTF-8 by themselves."""
+        content = self._tokenizer.decode_single_token_bytes(id)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return content
