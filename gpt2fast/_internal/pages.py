@@ -6,7 +6,7 @@ import html
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["base_style", "as_html", "decoded", "escaped"]
+__all__ = ["as_html", "base_style", "decoded", "escaped"]
 
 
 @cache

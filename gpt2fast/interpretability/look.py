@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.interpretability.layers import layer_norm, layers
 from gpt2fast.interpretability.look_page import render_frame, render_page
 from gpt2fast.model.pairing import beginning, shared_vocabulary
 from gpt2fast.tokenizer.special import allowed_by
 
 if TYPE_CHECKING:
     from gpt2fast.model.gpt2 import GPT2
+    from gpt2fast.model.hooks import HookPoint
     from gpt2fast.tokenizer.encoding import Tokenizer
 
 __all__ = ["Look", "look"]
@@ -133,21 +133,30 @@ class _Reading:
     def __init__(self, model: GPT2, tokenizer: Tokenizer, ids: list[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = np.array(ids, np.int64)
-        self._layers = layers(model, self._ids)
         self._config = model.config
         self._tensor = tensor = model._parameters.tensor
         # Rows of a padded table that the tokenizer does not know stand for no text.
         head = "wte.weight" if model.config.tie_word_embeddings else "lm_head.weight"
         self._head = tensor(head)[: shared_vocabulary(model, tokenizer)]  # (V, E)
         self._norm = tensor("ln_f.weight"), tensor("ln_f.bias")
+        self._patterns = np.empty((model.config.n_layer, model.config.n_head, len(ids), len(ids)), np.uint8)
+        self._activations: dict[str, Floats] = {}
+        model.run_with_hooks(self._ids, [(_is_kept, self._keep)], last_only=True)
+
+    def _keep(self, activation: Floats, *, hook: HookPoint) -> None:
+        """Keep an activation of the one text; attention as bytes, as its float32 would take most of the memory."""
+        if hook.name.endswith("hook_pattern"):
+            self._patterns[hook.layer()] = np.rint(activation[0] * 255)
+        else:
+            self._activations[hook.name] = activation[0]
 
     def look(self, text: str | bytes) -> Look:
         """The look at all of it."""
-        found = list(self._layers)
-        stream = [layer.before for layer in found] + [found[-1].after]  # L + 1 of (T, E)
+        found, layers = self._activations, [f"blocks.{i}" for i in range(self._config.n_layer)]
+        stream = [found["blocks.0.hook_resid_pre"], *(found[f"{layer}.hook_resid_post"] for layer in layers)]  # (T, E)
         lens = [self._lens(states) for states in stream]
         best, probabilities, chosen, ranks = (np.stack(parts) for parts in zip(*lens, strict=True))
-        towards = self._directions(stream[-1])
+        towards = self._directions(found["ln_final.hook_scale"])
         surprisal = np.concatenate([[np.nan], -chosen[-1] / np.log(2)]).astype(np.float32)
         return Look(
             text=text,
@@ -155,20 +164,28 @@ class _Reading:
             tokens=[self._text(id) for id in self._ids.tolist()],
             surprisal=surprisal,
             ranks=np.concatenate([[0], ranks[-1]]),
-            patterns=np.stack([np.rint(layer.pattern * 255).astype(np.uint8) for layer in found]),
+            patterns=self._patterns,
             lens_ids=best,
             lens_probabilities=probabilities,
             lens_log_probabilities=chosen,
-            head_shares=np.stack([self._head_shares(i, layer.z[:-1], towards) for i, layer in enumerate(found)]),
-            mlp_shares=np.stack([np.einsum("te,te->t", layer.mlp_out[:-1], towards) for layer in found]),
-            other_shares=self._other_shares(towards),
+            head_shares=np.stack(
+                [self._head_shares(i, found[f"{layer}.attn.hook_z"][:-1], towards) for i, layer in enumerate(layers)]
+            ),
+            mlp_shares=np.stack([_products(found[f"{layer}.hook_mlp_out"], towards) for layer in layers]),
+            other_shares=np.stack(
+                [
+                    _products(found["hook_embed"], towards),
+                    _products(found["hook_pos_embed"], towards),
+                    self._bias_shares(towards),
+                ]
+            ),
             texts={id: self._text(id) for id in np.unique(best).tolist()},
         )
 
     def _lens(self, stream: Floats) -> tuple[Integers, Floats, Floats, Integers]:
         """Of a residual stream (T, E) the likeliest next ids and their probabilities (T, K), and the log-probabilities
         and ranks of the text's own next ids (T - 1,)."""
-        states = layer_norm(stream, *self._norm, self._config.layer_norm_epsilon)
+        states = _layer_norm(stream, *self._norm, self._config.layer_norm_epsilon)
         following = self._ids[1:]
         parts = []
         for start in range(0, len(states), _ROWS):
@@ -185,15 +202,13 @@ class _Reading:
         best, probabilities, chosen, ranks = (np.concatenate(column) for column in zip(*parts, strict=True))
         return best, probabilities, chosen, ranks
 
-    def _directions(self, last: Floats) -> Floats:
-        """What a vector that is added to the stream (T, E) at a position is multiplied with for its share of the logit
-        of the text's next token: (T - 1, E)."""
-        centred = last[:-1] - last[:-1].mean(axis=1, keepdims=True)
-        scale = np.sqrt((centred**2).mean(axis=1, keepdims=True) + self._config.layer_norm_epsilon)
+    def _directions(self, scale: Floats) -> Floats:
+        """What a vector that is added to the stream at a position is multiplied with for its share of the logit of the
+        text's next token: (T - 1, E), for the divisors of the last LayerNorm (T, 1)."""
         towards = self._unembedding() * self._norm[0]
         # LayerNorm takes the mean away from what is added: the direction without its mean does the same.
-        towards = (towards - towards.mean(axis=1, keepdims=True)) / scale
-        return towards.astype(np.float32)
+        directions: Floats = (towards - towards.mean(axis=1, keepdims=True)) / scale[:-1]
+        return directions
 
     def _unembedding(self) -> Floats:
         """The head's rows of the text's next tokens, less the mean row: (T - 1, E)."""
@@ -206,17 +221,11 @@ class _Reading:
         shares: Floats = np.einsum("thd,thd->ht", z, back)
         return shares
 
-    def _other_shares(self, towards: Floats) -> Floats:
-        """The shares of tokens' embeddings, of positions', and of biases: (3, T - 1)."""
-        biases = sum(self._tensor(f"h.{i}.attn.c_proj.bias") for i in range(self._config.n_layer))
-        embeddings = self._tensor("wte.weight")[self._ids[:-1]]
-        return np.stack(
-            [
-                np.einsum("te,te->t", embeddings, towards),
-                np.einsum("te,te->t", self._tensor("wpe.weight")[: len(towards)], towards),
-                towards @ biases + self._unembedding() @ self._norm[1],
-            ]
-        ).astype(np.float32)
+    def _bias_shares(self, towards: Floats) -> Floats:
+        """The shares of the biases of attention's outputs and of the last LayerNorm (T - 1,)."""
+        biases = np.sum([self._tensor(f"h.{i}.attn.c_proj.bias") for i in range(self._config.n_layer)], axis=0)
+        shares: Floats = towards @ biases + self._unembedding() @ self._norm[1]
+        return shares
 
     def _text(self, id: int) -> str | bytes:
         """The token's text, or its bytes where they are no UTF-8 by themselves."""
@@ -225,3 +234,23 @@ class _Reading:
             return content.decode()
         except UnicodeDecodeError:
             return content
+
+
+def _is_kept(name: str) -> bool:
+    """Whether the activation of that name is needed."""
+    within = ("hook_pattern", "hook_z", "hook_mlp_out", "hook_resid_post")
+    once = ("hook_embed", "hook_pos_embed", "blocks.0.hook_resid_pre", "ln_final.hook_scale")
+    return name in once or name.endswith(within)
+
+
+def _products(added: Floats, towards: Floats) -> Floats:
+    """The share of what is added to the stream (T, E): (T - 1,)."""
+    shares: Floats = np.einsum("te,te->t", added[:-1], towards)
+    return shares
+
+
+def _layer_norm(x: Floats, weight: Floats, bias: Floats, epsilon: float) -> Floats:
+    """LayerNorm of the rows of x (T, E)."""
+    centred = x - x.mean(axis=1, keepdims=True)
+    normed: Floats = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + epsilon) * weight + bias
+    return normed

@@ -151,7 +151,8 @@ def _packed_patterns(look: Look) -> tuple[int, dict[str, Any]]:
 
 def _hundredths(shares: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     limits = np.iinfo(np.int16)
-    return np.clip(np.rint(shares / _SHARE), limits.min, limits.max)
+    hundredths: npt.NDArray[np.float32] = np.clip(np.rint(shares / _SHARE), limits.min, limits.max)
+    return hundredths
 
 
 def _array(values: npt.NDArray[Any], dtype: str) -> dict[str, Any]:
