@@ -16,15 +16,13 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.pages import as_html, base_style, decoded, escaped
-
-if TYPE_CHECKING:
-    from gpt2fast.interpretability.look import Look
+from gpt2fast.interpretability.look_arrays import LookArrays
 
 __all__ = ["page_file", "render_data", "render_frame", "render_page", "render_shell"]
 
@@ -37,7 +35,7 @@ _STEPS = (255, 127, 63, 31, 15, 7)
 _SHARE = 0.01
 
 
-def render_page(look: Look, title: str) -> str:
+def render_page(look: LookArrays, title: str) -> str:
     """The page as one file."""
     data = json.dumps(render_data(look, title), ensure_ascii=False, separators=(",", ":"))
     return _filled(
@@ -59,7 +57,7 @@ def render_shell(folder: str) -> str:
     )
 
 
-def render_frame(look: Look, title: str) -> str:
+def render_frame(look: LookArrays, title: str) -> str:
     """The page as notebooks show it: in a frame of its own, whose style and script touch nothing else."""
     source = html.escape(render_page(look, title))
     return (
@@ -68,7 +66,7 @@ def render_frame(look: Look, title: str) -> str:
     )
 
 
-def render_data(look: Look, title: str) -> dict[str, Any]:
+def render_data(look: LookArrays, title: str) -> dict[str, Any]:
     """What the page shows, as JSON's values: texts as they are shown, and arrays."""
     steps, patterns = _packed_patterns(look)
     scored = look.surprisal[1:]
@@ -136,14 +134,14 @@ def _summary(bits: npt.NDArray[np.float64]) -> str:
     return f"{len(bits):,} token{'' if len(bits) == 1 else 's'}, {mean:.2f} bits each, perplexity {2**mean:.2f}"
 
 
-def _packed_patterns(look: Look) -> tuple[int, dict[str, Any]]:
+def _packed_patterns(look: LookArrays) -> tuple[int, dict[str, Any]]:
     """How many steps attention is kept in, and the rows up to the diagonal, head after head."""
     rows, columns = np.tril_indices(len(look))
     below = look.patterns[:, :, rows, columns]
     most = _BYTES_PER_TOKEN * max(len(look), _FEWEST_TOKENS)
     for steps in _STEPS:
         values = below if steps == 255 else np.rint(below * np.float32(steps / 255)).astype(np.uint8)
-        deflated = zlib.compress(values.tobytes(), 9)
+        deflated = zlib.compress(values.tobytes())
         if len(deflated) <= most:
             break
     return steps, {"type": "uint8", "data": base64.b64encode(deflated).decode()}
@@ -158,4 +156,4 @@ def _hundredths(shares: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _array(values: npt.NDArray[Any], dtype: str) -> dict[str, Any]:
     """An array that the script reads, little-endian."""
     content = np.ascontiguousarray(values, np.dtype(dtype).newbyteorder("<")).tobytes()
-    return {"type": dtype, "data": base64.b64encode(zlib.compress(content, 9)).decode()}
+    return {"type": dtype, "data": base64.b64encode(zlib.compress(content)).decode()}

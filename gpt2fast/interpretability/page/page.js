@@ -412,7 +412,7 @@ async function ask(text) {
   status.textContent = "Looking…";
   try {
     const key = byId("key").value;
-    const answer = await fetch("look", {
+    const answer = await fetch("look/data", {
       method: "POST",
       headers: { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) },
       body: JSON.stringify({ text }),
