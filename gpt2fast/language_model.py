@@ -130,7 +130,7 @@ class LanguageModel:
     """A tokenizer and a network: text in, text out.  Made by `gpt2fast.load`.
 
     Every prompt is a text, str or bytes, or a sequence of token ids.  In a text `<|endoftext|>` and other special
-    tokens are text like any other; who means the tokens says `allow_special=True`, or gives ids.  Added tokens that are
+    tokens are text like any other; `allow_special=True`, or a prompt of ids, makes them tokens.  Added tokens that are
     not special are found wherever they stand.  An empty prompt starts from the token that texts begin with: the
     configuration's bos, else the tokenizer's, else end-of-text.  A text ends with any token that config.json or
     generation_config.json names as eos, else with the tokenizer's.
