@@ -113,7 +113,7 @@ function makeHeads() {
   const titles = Array.from({ length: H }, (_, h) =>
     make("div", { textContent: h, attributes: { role: "columnheader", "aria-label": `head ${h}` } }),
   );
-  const corner = make("div", { attributes: { role: "columnheader", "aria-label": "layer" } });
+  const corner = make("div", { textContent: "head", attributes: { role: "columnheader" } });
   const rows = Array.from({ length: L }, (_, l) =>
     row(
       make("div", { textContent: `L${l}`, attributes: { role: "rowheader" } }),
