@@ -1,5 +1,6 @@
 """What is inside a model: attention, the logit lens, direct logit attribution."""
 
 from gpt2fast.interpretability.look import Look
+from gpt2fast.interpretability.look_arrays import LookArrays
 
-__all__ = ["Look"]
+__all__ = ["Look", "LookArrays"]
