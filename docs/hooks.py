@@ -1,8 +1,8 @@
 """MkDocs hooks: README's figures and the commands' help in the pages, so that they are written down once.
 
 In a page the comment `<!-- README: Figures -->` becomes that section of README, `<!-- table: COLUMN -->` the first of
-its tables that has such a column, `<!-- commands -->` the --help of every command, and `<!-- rooms -->` the table of
-the package's rooms.
+its tables that has such a column, `<!-- commands -->` the --help of every command, and `<!-- packages -->` the table
+of the package's parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-ROOMS = ROOT / "gpt2fast" / "README.md"
+PACKAGES = ROOT / "gpt2fast" / "README.md"
 
 
 def section(name: str) -> str:
@@ -36,11 +36,11 @@ def table(name: str) -> str:
     raise ValueError(f"README.md has no table with a column {name!r}")
 
 
-def rooms() -> str:
-    """The table of the package's rooms, in Markdown."""
-    match = re.search(r"(?:^\|.*\n)+", ROOMS.read_text(encoding="utf-8"), re.MULTILINE)
+def packages() -> str:
+    """The table of who may import whom, in Markdown."""
+    match = re.search(r"(?:^\|.*\n)+", PACKAGES.read_text(encoding="utf-8"), re.MULTILINE)
     if match is None:
-        raise ValueError(f"{ROOMS} has no table")
+        raise ValueError(f"{PACKAGES} has no table")
     return match[0]
 
 
@@ -61,6 +61,6 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put in what a page asks for; called by MkDocs."""
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands())
-    markdown = markdown.replace("<!-- rooms -->", rooms())
+    markdown = markdown.replace("<!-- packages -->", packages())
     markdown = re.sub(r"<!-- README: (.+?) -->", lambda match: section(match[1]), markdown)
     return re.sub(r"<!-- table: (.+?) -->", lambda match: table(match[1]), markdown)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from gpt2fast.interpretability.look import Look
+
 __all__ = ["GenerateOptions", "LanguageModel", "load"]
 
 
@@ -128,7 +130,7 @@ class LanguageModel:
     """A tokenizer and a network: text in, text out.  Made by `gpt2fast.load`.
 
     Every prompt is a text, str or bytes, or a sequence of token ids.  In a text `<|endoftext|>` and other special
-    tokens are text like any other; who means the tokens says `allow_special=True`, or gives ids.  Added tokens that are
+    tokens are text like any other; `allow_special=True`, or a prompt of ids, makes them tokens.  Added tokens that are
     not special are found wherever they stand.  An empty prompt starts from the token that texts begin with: the
     configuration's bos, else the tokenizer's, else end-of-text.  A text ends with any token that config.json or
     generation_config.json names as eos, else with the tokenizer's.
@@ -404,6 +406,22 @@ class LanguageModel:
         return score_texts(
             self.model, self.tokenizer, texts, context=context, stride=stride, bos=bos, allow_special=allow_special
         )
+
+    def look(self, text: str | bytes, *, bos: bool = True, allow_special: bool = False) -> Look:
+        """What the model does with `text`, a `Look`: attention, the likeliest tokens after each layer, and what each
+        head adds to each token's logit.  A notebook shows it as a page; `html()` gives that page.
+
+        The text comes after the token that texts begin with, unless `bos` is False.  With `allow_special` special
+        tokens in it, such as `<|endoftext|>`, are these tokens; else they are text.  Raises InputTypeError for what is
+        no text, and InputError where there is no token at all, or more than the model's context.
+
+        >>> import gpt2fast
+        >>> gpt2fast.load("demo").look("Once upon a time")
+        <Look at 5 tokens: 6 layers of 8 heads>
+        """
+        from gpt2fast.interpretability.look import look
+
+        return look(self.model, self.tokenizer, text, bos=bos, allow_special=allow_special)
 
     def save_pretrained(
         self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False

@@ -1,1 +1,3 @@
-"""What every room uses: arguments checked, files replaced whole, threads counted.  Imports nothing but `errors`."""
+"""What every package uses: arguments checked, files replaced whole, threads counted, the style of pages.
+
+Imports nothing but `errors`."""

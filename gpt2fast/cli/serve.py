@@ -93,6 +93,9 @@ def add_to(commands: Any) -> None:
         metavar="BYTES",
         help="that larger requests and answers may hold (default: 128 MiB)",
     )
+    serve.add_argument(
+        "--look", action="store_true", help="a page at /look that shows attention, layers and heads at work on a text"
+    )
     serve.add_argument("--log-json", action="store_true", help="the line for each request as JSON")
     serve.add_argument("--quiet", action="store_true", help="no line for each request on standard error")
 
@@ -139,6 +142,7 @@ def _serve(options: argparse.Namespace) -> None:
             speculate=options.speculate,
             chat_template=template,
             allow_special=options.allow_special,
+            look=options.look,
             tls=None if options.tls_cert is None else (options.tls_cert, options.tls_key),
         )
 

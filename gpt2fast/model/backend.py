@@ -118,7 +118,8 @@ class Network(Protocol):
         """The residual stream at `stages`, at least one, in growing order: float32 [len(stages), len(outputs), n_embd].
 
         Stage 0 is the embeddings, 2 i + 1 and 2 i + 2 what attention and MLP of layer i have made of it, 2 n_layer + 1
-        the final hidden states.  Layers beyond the last stage are not run, so they miss in the cache, too.
+        the final hidden states.  Layers beyond the last stage are not run, so the cache gets no keys and values
+        for them.
         """
         ...
 

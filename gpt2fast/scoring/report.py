@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpt2fast._internal.delimited import delimited_line
+from gpt2fast._internal.pages import as_html, base_style, decoded, escaped
 from gpt2fast.scoring.score import Score, TokenScore
 
 __all__ = ["render_delimited", "render_html", "render_json_lines", "render_summary"]
@@ -20,54 +20,44 @@ _MOST_BITS = 16.0  # a surprisal from which on the page's colour grows no deeper
 
 # No script: the numbers of the token under the pointer, or in the keyboard's focus, are its `data-numbers`, which CSS
 # shows at the foot of the window, where nothing cuts them off.  Paper has no pointer: there the surprisal stands behind
-# each token.  The colours keep text at a contrast of 5 to 1 at least, on light and on dark ground.
+# each token.
+_STYLE = """
+.paper { display: none; }
+@media screen {
+  main .t:hover, main .t:focus { outline: 2px solid; outline-offset: 1px; }
+  main .t:hover::after, main .t:focus::after { content: attr(data-numbers); }
+  main .t:hover::after { z-index: 2; }
+}
+@media print {
+  :root { --hot: 230 90 20; --paper: #fff; --ink: #000; }
+  body { font-size: 11pt; max-width: none; margin: 0; }
+  main { line-height: 2; }
+  main .t:focus { outline: none; }
+  main .t::after { content: attr(data-bits); font: 6pt system-ui, sans-serif; vertical-align: sub; }
+  main .line::before { content: "↵" attr(data-bits); font: 6pt system-ui, sans-serif; opacity: 1; }
+  main .line::after { content: none; }
+  .paper { display: inline; }
+  .screen { display: none; }
+}
+"""
+
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-:root {{ color-scheme: light dark; --hot: 230 90 20; --paper: #fff; --ink: #111; --bar: #eee; }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --hot: 180 60 10; --paper: #16181c; --ink: #f2f2f2; --bar: #2b2e35; }}
-}}
-body {{ font: 1.1rem/1.8 Georgia, serif; max-width: 46rem; margin: 2rem auto 6rem; padding: 0 1rem;
-  color: var(--ink); background: var(--paper); }}
-header {{ font: 0.9rem/1.5 system-ui, sans-serif; margin-bottom: 1.5rem; }}
-h1 {{ font-size: 1.2rem; overflow-wrap: anywhere; }}
-main {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
-span {{ background: rgb(var(--hot) / var(--s)); border-radius: 2px; print-color-adjust: exact;
-  -webkit-print-color-adjust: exact; }}
-.line::before {{ content: "↵"; opacity: 0.6; }}
-.paper {{ display: none; }}
-@media screen {{
-  main span:hover, main span:focus {{ outline: 2px solid; outline-offset: 1px; }}
-  main span:hover::after, main span:focus::after {{ content: attr(data-numbers); position: fixed; inset: auto 0 0;
-    padding: 0.6rem 1rem; font: 0.95rem/1.4 system-ui, sans-serif; white-space: pre-line; text-align: center;
-    color: var(--ink); background: var(--bar); border-top: 2px solid rgb(var(--hot)); z-index: 1; }}
-  main span:hover::after {{ z-index: 2; }}
-}}
-@media print {{
-  :root {{ --hot: 230 90 20; --paper: #fff; --ink: #000; }}
-  body {{ font-size: 11pt; max-width: none; margin: 0; }}
-  main {{ line-height: 2; }}
-  main span:focus {{ outline: none; }}
-  main span::after {{ content: attr(data-bits); font: 6pt system-ui, sans-serif; vertical-align: sub; }}
-  main .line::before {{ content: "↵" attr(data-bits); font: 6pt system-ui, sans-serif; opacity: 1; }}
-  main .line::after {{ content: none; }}
-  .paper {{ display: inline; }}
-  .screen {{ display: none; }}
-}}
-</style>
+{style}</style>
 <header>
 <h1>{title}</h1>
 <p>{summary}</p>
-<p>Surprisal in bits: <span style="--s:0">0</span> <span style="--s:.25">4</span> <span style="--s:.5">8</span>
-<span style="--s:.75">12</span> <span style="--s:1">16 and more</span>.
+<p>Surprisal in bits: <span class="t" style="--s:0">0</span> <span class="t" style="--s:.25">4</span>
+<span class="t" style="--s:.5">8</span> <span class="t" style="--s:.75">12</span>
+<span class="t" style="--s:1">16 and more</span>.
 <i class="screen">Hold the pointer over a token for its numbers, or step through the tokens with the Tab key.</i>
 <i class="paper">The small number behind each token is its surprisal.</i></p>
 </header>
-<main>{tokens}</main>
+<main class="text bars">{tokens}</main>
 </html>
 """
 
@@ -92,7 +82,7 @@ def render_delimited(score: Score, *, by_word: bool = False, delimiter: str = "\
     lines = [delimited_line(_WORD_COLUMNS if by_word else _COLUMNS, delimiter)]
     for row in _rows(score, by_word):
         shown = (
-            _decoded(value)
+            decoded(value)
             if isinstance(value, (str, bytes))
             else f"{value:.{6 if name == 'log_probability' else 4}f}"
             if isinstance(value, float)
@@ -108,7 +98,7 @@ def render_json_lines(score: Score, *, by_word: bool = False) -> str:
     lines = []
     for row in _rows(score, by_word):
         values = {
-            name: _decoded(value)
+            name: decoded(value)
             if isinstance(value, (str, bytes))
             else None
             if isinstance(value, float) and not math.isfinite(value)
@@ -142,13 +132,15 @@ def render_html(score: Score, title: str) -> str:
         bits = sum(token.surprisal for token in tokens)
         numbers = [_numbers(token) for token in tokens]
         if len(tokens) > 1:
-            numbers.insert(0, f"“{_escaped(shown)}” is {len(tokens)} tokens, surprisal together {bits:.2f} bits")
-        kind = ' class="line"' if shown in ("\n", "\r\n", b"\n", b"\r\n") else ""
+            numbers.insert(0, f"“{escaped(shown)}” is {len(tokens)} tokens, surprisal together {bits:.2f} bits")
+        kind = "t line" if shown in ("\n", "\r\n", b"\n", b"\r\n") else "t"
         spans.append(
-            f'<span{kind} tabindex="0" style="--s:{min(bits / _MOST_BITS, 1.0):.2f}" data-bits="{bits:.1f}" '
-            f'data-numbers="{_attribute(chr(10).join(numbers))}">{_html(_decoded(shown))}</span>'
+            f'<span class="{kind}" tabindex="0" style="--s:{min(bits / _MOST_BITS, 1.0):.2f}" data-bits="{bits:.1f}" '
+            f'data-numbers="{_attribute(chr(10).join(numbers))}">{as_html(decoded(shown))}</span>'
         )
-    return _PAGE.format(title=_html(title), summary=_html(render_summary(score)), tokens="".join(spans))
+    return _PAGE.format(
+        title=as_html(title), summary=as_html(render_summary(score)), style=base_style() + _STYLE, tokens="".join(spans)
+    )
 
 
 def _groups(tokens: Sequence[TokenScore]) -> Iterator[list[TokenScore]]:
@@ -165,28 +157,10 @@ def _groups(tokens: Sequence[TokenScore]) -> Iterator[list[TokenScore]]:
 
 def _numbers(token: TokenScore) -> str:
     return (
-        f"“{_escaped(token.text)}” id {token.id}: probability {math.exp(token.log_probability):.3g}, surprisal "
+        f"“{escaped(token.text)}” id {token.id}: probability {math.exp(token.log_probability):.3g}, surprisal "
         f"{token.surprisal:.2f} bits, rank {token.rank}, entropy {token.entropy:.2f} bits"
     )
 
 
-def _decoded(text: str | bytes) -> str:
-    return text if isinstance(text, str) else text.decode("utf-8", "backslashreplace")
-
-
-def _escaped(text: str | bytes) -> str:
-    if isinstance(text, bytes):
-        # Byte by byte where it is no text, so that a byte and an escape of the same look differ.
-        text = text.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    else:
-        text = text.replace("\\", "\\\\")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _attribute(text: str) -> str:
-    return _html(text).replace("\n", "&#10;")
-
-
-def _html(text: str) -> str:
-    # HTML has no place for control characters; Unicode has pictures of them.
-    return html.escape("".join(chr(0x2400 + ord(c)) if c < " " and c not in "\t\n\r" else c for c in text))
+    return as_html(text).replace("\n", "&#10;")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gpt2fast._internal.pages import base_style
 from gpt2fast.errors import Error
 from gpt2fast.language_model import LanguageModel
 from gpt2fast.server.addresses import Tidied
@@ -28,6 +28,7 @@ from gpt2fast.server.chat import ChatTemplate
 from gpt2fast.server.guard import Guard
 from gpt2fast.server.keys import Key
 from gpt2fast.server.limits import Limits
+from gpt2fast.server.look_route import LookRoute, look_files
 from gpt2fast.server.metrics import Observed
 from gpt2fast.server.number_routes import NumberRoutes
 from gpt2fast.server.openapi import docs_page, openapi
@@ -44,6 +45,8 @@ _PAGE = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
+#: Where the page says so it links to /look, in a server that has it.
+_LOOK, _LINK = "<!-- look -->", '<a id="look" href="look">Look inside</a>'
 # The pages need nothing but this server; the browser sees to it that they get nothing else.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -67,17 +70,22 @@ def create_app(
     speculate: str | None = None,
     chat_template: ChatTemplate | None = None,
     allow_special: bool = False,
+    look: bool = False,
 ) -> Starlette:
     """The ASGI app that serves `lm` under `name`; its `state.engine` is the Engine.
 
     Requests need `key` or one of `keys` where there are any, must be sent to one of `hosts`, or a loopback name, where
     these are given, and not by pages of other origins than `origins`.  `speculate` is as for `LanguageModel.drafter`,
-    which raises where it is wrong.  With `allow_special` special tokens in texts are tokens, not text.
+    which raises where it is wrong.  With `allow_special` special tokens in texts are tokens, not text.  With `look`
+    there is a page at /look that shows attention, layers and heads at work on a text.
     """
     service = Service(
         lm, name, limits or Limits(), speculate=speculate, template=chat_template, allow_special=allow_special
     )
-    routes = _routes(service)
+    pages = _pages(look)
+    routes = [*(Route(path, partial(_page, *page), methods=["GET"]) for path, page in pages.items()), *_routes(service)]
+    if look:
+        routes.append(Route("/look/data", LookRoute(service).look, methods=["POST"]))
     paths = {route.path for route in routes}
     middleware = [
         Middleware(Tidied),
@@ -90,7 +98,7 @@ def create_app(
             Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=methods, allow_headers=headers)
         )
     everybody = [Key(key)] if key is not None else []
-    open_paths = {"/health", "/docs", "/openapi.json", *_PAGE}
+    open_paths = {"/health", "/docs", "/openapi.json", *pages}
     middleware.append(Middleware(Guard, hosts=hosts, origins=origins, keys=[*everybody, *keys], open_paths=open_paths))
 
     @asynccontextmanager
@@ -116,7 +124,6 @@ def create_app(
 def _routes(service: Service) -> list[Route]:
     texts, numbers, tokens, own = TextRoutes(service), NumberRoutes(service), TokenRoutes(service), _Own(service)
     return [
-        *(Route(path, partial(_page, *file), methods=["GET"]) for path, file in _PAGE.items()),
         Route("/v1/completions", texts.completions, methods=["POST"]),
         Route("/v1/chat/completions", texts.chat, methods=["POST"]),
         Route("/v1/embeddings", numbers.embeddings, methods=["POST"]),
@@ -181,8 +188,17 @@ class _Own:
         return Response(docs_page(), headers=_PAGE_HEADERS, media_type="text/html")
 
 
-async def _page(name: str, media_type: str, request: Request) -> Response:
-    content = await asyncio.to_thread((files("gpt2fast.server") / "page" / name).read_bytes)
+def _pages(look: bool) -> dict[str, tuple[str, str]]:
+    """The contents and media types of the pages and of their files, by their addresses."""
+    folder = files("gpt2fast.server") / "page"
+    pages = {path: ((folder / name).read_text(encoding="utf-8"), kind) for path, (name, kind) in _PAGE.items()}
+    pages["/base.css"] = (base_style(), "text/css")
+    page, kind = pages["/"]
+    pages["/"] = (page.replace(_LOOK, _LINK if look else ""), kind)
+    return {**pages, **look_files()} if look else pages
+
+
+async def _page(content: str, media_type: str, request: Request) -> Response:
     return Response(content, headers=_PAGE_HEADERS, media_type=media_type)
 
 

@@ -146,6 +146,7 @@ def serve(
     speculate: str | None = None,
     chat_template: ChatTemplate | None = None,
     allow_special: bool = False,
+    look: bool = False,
     tls: tuple[str | Path, str | Path | None] | None = None,
 ) -> None:
     """Serve `lm` under `name` on a socket from `bind` until SIGTERM or SIGINT; see `create_app` for the rest.
@@ -177,6 +178,7 @@ def serve(
         speculate=speculate,
         chat_template=chat_template,
         allow_special=allow_special,
+        look=look,
     )
     shown = f"[{address}]" if ":" in address else address
     # Below that uvicorn tells of every request that is no HTTP, which is for anybody to send.

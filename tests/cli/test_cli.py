@@ -341,7 +341,7 @@ def test_score_as_a_page(run: Run, tmp_path: Path) -> None:
     page = run("score", "--html", str(path)).out.decode()
     assert "<script" not in page
     assert "http" not in page.lower()
-    body = page.split("<main>")[1].split("</main>")[0]
+    body = re.split("<main[^>]*>", page)[1].split("</main>")[0]
     assert html.unescape(re.sub("<[^>]*>", "", body)) == text.replace("\0", "␀")
 
 

@@ -1,6 +1,6 @@
 """Imports go down the table of gpt2fast/README.md, or stay in their row, and never round in a circle.
 
-Every import counts, also those inside functions and for type checkers.  A new room needs a row in that table.
+Every import counts, also those inside functions and for type checkers.  A new package needs a row in that table.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def imported(path: Path) -> set[str]:
 GRAPH = {name: imported(path) for name, path in (SOURCES | CYTHON).items()}
 
 
-def test_the_table_has_every_room_and_no_other():
+def test_the_table_has_every_package_and_no_other():
     assert {name.partition(".")[0] for name in MODULES} == FLOOR.keys()
 
 
@@ -68,7 +68,7 @@ def test_the_table_has_every_room_and_no_other():
 def test_imports_go_down(name):
     floor = FLOOR[name.partition(".")[0]]
     for target in GRAPH[name]:
-        if target == "":  # the public names: for the doors only, which are users of the package like any other
+        if target == "":  # the public names: for the top rows only, which are users of the package like any other
             assert floor <= FLOOR["cli"], f"{name} imports the package's own front page"
         else:
             assert FLOOR[target.partition(".")[0]] >= floor, f"{name} imports {target}, which is above it"
@@ -83,15 +83,15 @@ def test_no_circles():
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
 
 
-def test_no_circles_of_rooms():
-    rooms: dict[str, set[str]] = {}
+def test_no_circles_of_packages():
+    packages: dict[str, set[str]] = {}
     for name, targets in GRAPH.items():
-        room = name.partition(".")[0]
-        rooms.setdefault(room, set()).update({target.partition(".")[0] for target in targets} - {room, ""})
+        package = name.partition(".")[0]
+        packages.setdefault(package, set()).update({target.partition(".")[0] for target in targets} - {package, ""})
     try:
-        TopologicalSorter(rooms).prepare()
+        TopologicalSorter(packages).prepare()
     except CycleError as error:
-        pytest.fail(f"a circle of rooms: {' -> '.join(error.args[1])}")
+        pytest.fail(f"a circle of packages: {' -> '.join(error.args[1])}")
 
 
 def test_the_first_line_says_what_a_module_is():

@@ -65,7 +65,7 @@ def test_every_address_is_described(toy: LanguageModel) -> None:
         for method in route.methods or ()
     }
     described = {(path, method.upper()) for path, methods in PATHS.items() for method in methods}
-    pages = {("/", "GET"), ("/page.css", "GET"), ("/page.js", "GET")}
+    pages = {("/", "GET"), ("/base.css", "GET"), ("/page.css", "GET"), ("/page.js", "GET")}
     assert {route for route in routes if route[1] != "HEAD"} == described | pages
 
 

@@ -148,3 +148,106 @@ def test_errors_are_shown_and_a_key_is_asked_for(tab: Browser, demo: LanguageMod
         shown = tab.value("document.getElementById('text').textContent")
         assert shown.startswith("<b>Once</b>"), json.dumps(shown)
         assert tab.value("document.getElementById('model').textContent") == "demo, context of 512 tokens"
+
+
+def texts(tab: Browser) -> tuple[str, str]:
+    """The text that is shown, and the part of it in italics."""
+    shown, prompt = (
+        tab.value(f"[...document.querySelectorAll('#text {kind}')].map((t) => t.textContent).join('')")
+        for kind in (".t", ".prompt")
+    )
+    return shown, prompt
+
+
+def press(tab: Browser, button: str, ended: str = "ended by") -> None:
+    """Click a button and wait for what the status says at the end."""
+    tab.value("document.getElementById('status').textContent = ''")
+    tab.value(f"document.querySelector('{button}').click()")
+    tab.until(f"document.getElementById('status').textContent.includes('{ended}')")
+
+
+def test_continue_appends_and_an_alternative_is_taken(tab: Browser, server: Live, demo: LanguageModel) -> None:
+    visit(tab, server)
+    assert tab.value("document.getElementById('continue').disabled")
+    fill(tab, "temperature", "0")
+    fill(tab, "max_tokens", "6")
+    press(tab, "#go")
+    first, prompt = texts(tab)
+    assert (first, prompt) == ("Once upon a time, and the old man was", "Once upon a time")
+    press(tab, "#continue")
+    longer, prompt = texts(tab)
+    assert longer == first + demo.generate(first, temperature=0, max_new_tokens=6).text
+    assert prompt == "Once upon a time"
+
+    # The second likeliest token in the place of " old", and on from there.
+    tab.value("document.querySelectorAll('#text .t')[7].click()")
+    name = tab.value("document.querySelectorAll('#details button')[1].textContent")
+    assert name != " old"
+    press(tab, "#details tr:nth-child(2) button")
+    begun = f"Once upon a time, and the{name}"
+    assert texts(tab) == (begun + demo.generate(begun, temperature=0, max_new_tokens=6).text, "Once upon a time")
+
+
+def test_texts_stop_before_strings_and_are_only_scored(tab: Browser, server: Live, demo: LanguageModel) -> None:
+    visit(tab, server)
+    fill(tab, "temperature", "0")
+    fill(tab, "stops", "xyz\n was\n\\n")
+    press(tab, "#go", "ended by itself")
+    assert texts(tab)[0] == "Once upon a time, and the old man"
+    press(tab, "#score", "perplexity")
+    assert texts(tab) == ("Once upon a time", "Once upon a time")
+    bits = demo.score("Once upon a time", bos=False).surprisal.mean()
+    assert f"4 tokens; {bits:.2f} bits a token; perplexity {2**bits:.2f}" in tab.value(
+        "document.getElementById('status').textContent"
+    )
+
+
+def test_the_numbers_are_at_the_foot_of_a_phone(tab: Browser, server: Live) -> None:
+    tab.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    tab.call("Emulation.setTouchEmulationEnabled", enabled=True)
+    visit(tab, server)
+    fill(tab, "max_tokens", "4")
+    press(tab, "#go")
+    assert tab.value("getComputedStyle(document.querySelector('#details .touch')).display") != "none"
+    assert tab.value("getComputedStyle(document.querySelector('#details .pointer')).display") == "none"
+    tab.value("document.querySelectorAll('#text .t')[2].click()")
+    assert tab.value("getComputedStyle(document.getElementById('details')).position") == "fixed"
+    assert tab.value("document.getElementById('details').getBoundingClientRect().bottom") == 844
+    assert tab.value("document.documentElement.scrollWidth") <= 390
+    tab.press("Escape", 27)
+    assert tab.value("getComputedStyle(document.getElementById('details')).position") == "static"
+
+
+def test_a_server_that_is_gone_is_told_in_words(tab: Browser, demo: LanguageModel) -> None:
+    with live(demo) as server:
+        visit(tab, server)
+    press(tab, "#go", "The server cannot be reached")
+    assert tab.value("document.getElementById('status').className") == "error"
+
+
+def test_look_is_there_only_where_it_is_asked_for(tab: Browser, server: Live, demo: LanguageModel) -> None:
+    assert server.ask("GET", "/look")[0] == 404
+    assert server.post("/look/data", text="a")[0] == 404
+    visit(tab, server)
+    assert tab.value("document.getElementById('look')") is None
+    with live(demo, look=True, key="right") as looking:
+        assert looking.ask("GET", "/look")[0] == 200
+        assert looking.post("/look/data", text="a")[0] == 401
+        status, _, refused = looking.ask(
+            "POST", "/look/data", {"text": "word " * 300}, {"Authorization": "Bearer right"}
+        )
+        assert (status, refused["error"]["param"]) == (400, "text")
+        visit(tab, looking)
+        fill(tab, "prompt", "The old <b>king</b> & 🦊")
+        tab.value("document.getElementById('look').click()")
+        tab.until("document.getElementById('status')?.textContent.includes('a key is needed')")
+        fill(tab, "key", "right")
+        tab.value("document.querySelector('#ask button').click()")
+        tab.until("document.querySelectorAll('#lens td').length > 0")
+        shown = "[...document.querySelectorAll('#text .t:not(.part)')].slice(1).map((t) => t.textContent).join('')"
+        assert tab.value(shown) == "The old <b>king</b> & 🦊"
+        # Not even the address tells the server of the text before it is asked.
+        told = [
+            event["params"]["request"]["url"] for event in tab.events if event["method"] == "Network.requestWillBeSent"
+        ]
+        assert f"{looking.url}/look" in told

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("package", "support")]
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("package", "support")]
 from test_documentation import (  # noqa: E402
     ROOT,
     Block,

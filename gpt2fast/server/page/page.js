@@ -1,4 +1,5 @@
 // The page: sends the prompt, shows the text as it comes, each token coloured by its surprisal.
+// To continue, the whole text is sent as the prompt, and shown anew once its first part is back.
 
 const byId = (id) => document.getElementById(id);
 const form = byId("form");
@@ -11,9 +12,10 @@ const BITS_PER_COLOUR = 2; // and nine colours, s0 to s8
 const ASKED_FOR = 5; // likeliest tokens, the most that the server gives
 
 let model = "";
-let tokens = []; // {span, name, logprob, top}
+let tokens = []; // {span, parts, bits, start}, where start counts characters
 let chosen = -1;
 let running = null;
+let written = 0; // characters of the text that were in the prompt
 
 function headers() {
   const key = byId("key").value;
@@ -33,12 +35,12 @@ async function introduce() {
   byId("max_tokens").max = card.context_length;
 }
 
-function request() {
+function request(prompt, count) {
   const number = (id) => Number(byId(id).value);
   const asked = {
     model: model || undefined,
-    prompt: byId("prompt").value,
-    max_tokens: number("max_tokens"),
+    prompt,
+    max_tokens: count,
     temperature: number("temperature"),
     top_k: number("top_k"),
     top_p: number("top_p"),
@@ -47,48 +49,80 @@ function request() {
     stream: true,
   };
   if (byId("seed").value !== "") asked.seed = number("seed");
+  const stops = byId("stops").value.split("\n").filter(Boolean);
+  if (stops.length) asked.stop = stops.map((stop) => stop.replaceAll("\\n", "\n"));
   return asked;
 }
 
-async function goOn() {
+// A prompt that is sent whole, and of which the first `italic` characters are shown as such; with `count` new tokens.
+async function run(prompt, italic, count) {
+  if (!form.reportValidity()) return;
   running?.abort();
   const control = (running = new AbortController());
-  const asked = request();
-  clear();
-  show("…");
+  show(count ? "Writing…" : "Scoring…");
   byId("stop").disabled = false;
   const start = performance.now();
   let end = "";
+  let begun = false;
+  const begin = () => {
+    begun = true;
+    clear();
+    written = italic;
+  };
   try {
     const answer = await fetch("v1/completions", {
       method: "POST",
       headers: headers(),
-      body: JSON.stringify(asked),
+      body: JSON.stringify(request(prompt, count)),
       signal: control.signal,
     });
     if (!answer.ok) {
       if (answer.status === 401) byId("key_field").hidden = false;
-      throw new Error((await answer.json()).error.message);
+      throw new Error(await reason(answer));
     }
     if (!model) introduce();
-    const prompt = Array.from(asked.prompt).length;
+    const sent = Array.from(prompt).length;
     for await (const chunk of events(answer.body)) {
       if (chunk.error) throw new Error(chunk.error.message);
+      if (!begun) begin();
       const [choice] = chunk.choices;
-      add(choice, prompt);
+      add(choice, italic);
       end = choice.finish_reason ?? end;
-      show(summary(prompt, start));
+      show(summary(sent, start));
     }
-    show(`${summary(prompt, start)}; ended by ${end === "length" ? "its length" : "itself"}`);
+    if (!begun) begin();
+    show(count ? `${summary(sent, start)}; ended by ${end === "length" ? "its length" : "itself"}` : scored());
   } catch (error) {
-    if (error.name === "AbortError") show(`${status.textContent}; stopped`);
-    else show(error.message, true);
+    if (error.name === "AbortError") show(`${begun ? status.textContent : "Nothing new"}; stopped`);
+    else show(error instanceof TypeError ? "The server cannot be reached: is it still running?" : error.message, true);
   } finally {
+    byId("continue").disabled = byId("copy").disabled = !tokens.length;
     if (running === control) {
       running = null;
       byId("stop").disabled = true;
     }
   }
+}
+
+// Why an answer is none, in words.
+async function reason(answer) {
+  try {
+    return (await answer.json()).error.message;
+  } catch {
+    return `The server answered with an error (status ${answer.status}).`;
+  }
+}
+
+const count = () => Number(byId("max_tokens").value);
+const whole = () => tokens.map(({ span }) => span.textContent).join("");
+const write = () => run(byId("prompt").value, Array.from(byId("prompt").value).length, count());
+const goOn = () => run(whole(), written, count());
+const score = () => run(byId("prompt").value, Array.from(byId("prompt").value).length, 0);
+
+// Go on with another token in the place of the chosen one.
+function take(name) {
+  const before = tokens.slice(0, chosen).map(({ span }) => span.textContent).join("");
+  run(before + name, Math.min(written, Array.from(before).length), count());
 }
 
 // The server-sent events of an answer, up to [DONE].
@@ -97,7 +131,7 @@ async function* events(body) {
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
-    if (done) throw new Error("the server went away");
+    if (done) throw new Error("The server went away in the middle of the text.");
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
@@ -133,7 +167,7 @@ function add({ text: piece, logprobs }, prompt) {
     span.dataset.bits = bits.toFixed(2);
     span.dataset.index = tokens.length;
     text.append(span);
-    tokens.push({ span, parts: pending, bits });
+    tokens.push({ span, parts: pending, bits, start: offset });
     pending = [];
   });
   add.shown += characters.length;
@@ -146,7 +180,14 @@ function clear() {
   tokens = [];
   chosen = -1;
   add.shown = 0;
+  close();
+}
+
+function close() {
+  tokens[chosen]?.span.classList.remove("chosen");
+  chosen = -1;
   details.innerHTML = hint;
+  details.classList.remove("open");
 }
 
 function show(message, isError = false) {
@@ -154,12 +195,20 @@ function show(message, isError = false) {
   status.classList.toggle("error", isError);
 }
 
-function summary(prompt, start) {
-  const fresh = tokens.filter(({ span }) => !span.classList.contains("prompt"));
+function summary(sent, start) {
+  const fresh = tokens.filter((token) => token.start >= sent);
   const seconds = (performance.now() - start) / 1000;
   const bits = fresh.reduce((sum, token) => sum + token.bits, 0) / Math.max(fresh.length, 1);
-  const count = fresh.reduce((sum, token) => sum + token.parts.length, 0);
-  return `${count} new tokens in ${seconds.toFixed(1)} s; ${bits.toFixed(2)} bits a token`;
+  const number = fresh.reduce((sum, token) => sum + token.parts.length, 0);
+  return `${number} new tokens in ${seconds.toFixed(1)} s; ${bits.toFixed(2)} bits a token`;
+}
+
+// The sum of what a text that is only scored has; its first token comes after nothing and does not count.
+function scored() {
+  const parts = tokens.flatMap((token) => token.parts).slice(1);
+  if (!parts.length) return "One token, which comes after nothing: there is nothing to score";
+  const bits = parts.reduce((sum, part) => sum - part.logprob / Math.LN2, 0) / parts.length;
+  return `${parts.length + 1} tokens; ${bits.toFixed(2)} bits a token; perplexity ${(2 ** bits).toFixed(2)}`;
 }
 
 // What is known of a token.
@@ -172,6 +221,7 @@ function choose(index) {
   const line = document.createElement("p");
   line.append("Token ", code(parts.map((part) => part.name).join("")), known(parts, bits));
   details.replaceChildren(line);
+  details.classList.add("open");
   const top = parts.at(-1).top;
   if (top) details.append(table(Object.entries(top), parts.at(-1).name));
 }
@@ -196,9 +246,20 @@ function table(entries, name) {
   for (const [token, logprob] of entries) {
     const row = body.insertRow();
     row.classList.toggle("this", token === name);
-    row.insertCell().append(code(token));
+    row.insertCell().append(alternative(token));
     row.insertCell().textContent = percent(Math.exp(logprob));
   }
+  return made;
+}
+
+// A likely token: a button that goes on with it, unless it is no text by itself.
+function alternative(token) {
+  if (/^(bytes:|<\|)/.test(token) || token.includes("\ufffd")) return code(token);
+  const made = document.createElement("button");
+  made.type = "button";
+  made.append(code(token));
+  made.setAttribute("aria-label", `Go on with “${token}”`);
+  made.addEventListener("click", () => take(token));
   return made;
 }
 
@@ -212,19 +273,37 @@ const percent = (share) => (share < 0.0001 ? "under 0.01 %" : `${(100 * share).t
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  goOn();
+  write();
 });
+byId("continue").addEventListener("click", goOn);
+byId("score").addEventListener("click", score);
 byId("stop").addEventListener("click", () => running?.abort());
+byId("copy").addEventListener("click", async () => {
+  try {
+    await navigator.clipboard.writeText(whole());
+    show("Copied");
+  } catch {
+    getSelection().selectAllChildren(text);
+    show("The browser does not let the page copy; the text is selected for you to do it");
+  }
+});
+byId("look")?.addEventListener("click", (event) => {
+  event.currentTarget.href = `look#${encodeURIComponent(whole() || byId("prompt").value)}`;
+});
 byId("key").addEventListener("change", introduce);
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
+  if (event.key === "Escape") {
+    if (running) running.abort();
+    else close();
+  }
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
 });
 text.addEventListener("pointerover", (event) => {
-  if (event.target.dataset.index) choose(Number(event.target.dataset.index));
+  if (event.pointerType === "mouse" && event.target.dataset.index) choose(Number(event.target.dataset.index));
 });
-text.addEventListener("click", (event) => {
-  if (event.target.dataset.index) choose(Number(event.target.dataset.index));
+document.addEventListener("click", (event) => {
+  if (event.target.dataset?.index) choose(Number(event.target.dataset.index));
+  else if (!event.target.closest("#details, button")) close();
 });
 text.addEventListener("keydown", (event) => {
   const moves = { ArrowRight: chosen + 1, ArrowLeft: chosen - 1, Home: 0, End: tokens.length - 1 };
@@ -234,4 +313,4 @@ text.addEventListener("keydown", (event) => {
   tokens[chosen]?.span.scrollIntoView({ block: "nearest" });
 });
 
-introduce().catch((error) => show(error.message, true));
+introduce().catch(() => show("The server cannot be reached.", true));

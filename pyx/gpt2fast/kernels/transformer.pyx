@@ -162,8 +162,8 @@ cdef class Transformer:
         """The residual stream at `stages`, at least one, in growing order: float32 [len(stages), len(outputs), n_embd].
 
         At stage 0 it is the embeddings, at 2 i + 1 and 2 i + 2 what attention and MLP of layer i have made of it, at
-        2 n_layer + 1 the final hidden states.  Layers beyond the last stage are not run, so they miss in the cache,
-        too.  The other arguments and errors are those of `forward`.
+        2 n_layer + 1 the final hidden states.  Layers beyond the last stage are not run, so the cache
+        gets no keys and values for them.  The other arguments and errors are those of `forward`.
         """
         cdef int64_t n = stages.shape[0], w = outputs.shape[0]
         cdef int64_t n_layer = min((stages[n - 1] + 1) // 2, self.n_layer)

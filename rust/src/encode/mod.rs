@@ -191,7 +191,7 @@ impl Tokenizer {
         }
     }
 
-    /// Encode pieces for as long as they are words, which needs no cache: where the first one begins that is none.
+    /// Encode the pieces before the first that is no word, which takes no cache. Returns where that piece begins.
     #[inline]
     pub fn encode_words<O: Output>(&self, text: &[u8], out: &mut O) -> usize {
         let mut start = 0;

@@ -74,7 +74,8 @@ pub trait Level: Copy {
         block
     }
 
-    /// Write down which bits are set, counted from `from`, in order. Beyond as many as there are, anything is written.
+    /// Write the positions of the bits that are set, in order, counted from `from`. What `to` holds behind them is
+    /// undefined.
     #[inline(always)]
     fn places(self, mut bits: u64, from: usize, to: &mut [usize; BLOCK]) {
         // Some at a time, as how many there are cannot be predicted.
