@@ -69,22 +69,28 @@ GF_INLINE void end_part(const int rows, const int width, vf sum[GF_MAX_ROWS][8],
 /* A step of a tile, of whatever type, reads GF_PANEL columns of four bytes: of float32 one k, of bfloat16 two, of int8
  * four, of int4 eight.  This fetches what a step 32 steps later will read, or the thread's next panel at the end of one.
  *
- * A core's own prefetchers follow one stream while little is computed beside it, but with more rows they lose so many
- * loads that a panel takes the time of the memory plus that of the arithmetic; and at every 4 KiB they begin anew, as
- * they don't know the next page.  A distance of one such page is ahead of both.
+ * Without it, a panel that meets several rows takes the time of the memory plus that of the arithmetic: the processor's
+ * own prefetchers don't keep up, and one row gains, too.  One distance serves all types and levels, as a step always is
+ * 128 bytes.  Why 4 KiB: 1 KiB gave half of the gain, 4 and 8 KiB could not be told apart.
  *
  * Performance notes (1 December 2026, Xeon of the fifth generation, one thread), ms of a product [rows, 768] x [768, 3072]
- * whose weights are in no cache, by the distance in bytes; 4096 and 8192 are within the spread of 3 %:
+ * with weights that are in no cache, for 1 / 8 rows, by the distance in bytes.  One series each, the second best of seven
+ * passes; repeated, figures differ by up to 15 %:
  *
- *     level           type      rows      none          1024          2048          4096          8192
- *     x86-64-v4-vnni  float32   1 / 8     0.64 / 1.10   0.62 / 0.94   0.67 / 0.85   0.60 / 0.78   0.62 / 0.80
- *     x86-64-v4-vnni  bfloat16  1 / 8     0.47 / 0.71   0.40 / 0.56   0.45 / 0.50   0.36 / 0.44   0.34 / 0.44
- *     x86-64-v4-vnni  int8      1 / 8     0.18 / 0.36   0.19 / 0.26   0.17 / 0.27   0.20 / 0.25   0.20 / 0.23
- *     x86-64-v4-vnni  int4      1 / 8     0.13 / 0.22   0.11 / 0.17   0.11 / 0.15   0.10 / 0.14   0.10 / 0.16
- *     x86-64-v3       float32   1 / 2     0.71 / 0.83   -             0.60 / 0.68   0.62 / 0.72   0.69 / 0.65
- *     x86-64-v3       int4      1 / 8     0.17 / 0.52   -             0.14 / 0.35   0.11 / 0.36   0.11 / 0.34
+ *     level           type      none         1024         2048         4096         8192
+ *     x86-64-v4-vnni  float32   0.64 / 1.10  0.62 / 0.94  0.67 / 0.85  0.60 / 0.78  0.62 / 0.80
+ *     x86-64-v4-vnni  bfloat16  0.47 / 0.71  0.40 / 0.56  0.45 / 0.50  0.36 / 0.44  0.34 / 0.44
+ *     x86-64-v4-vnni  int8      0.18 / 0.36  0.19 / 0.26  0.17 / 0.27  0.20 / 0.25  0.20 / 0.23
+ *         again, two series     0.17 / 0.33  -            -            0.16 / 0.24  0.16 / 0.24
+ *     x86-64-v4-vnni  int4      0.13 / 0.22  0.11 / 0.17  0.11 / 0.15  0.10 / 0.14  0.10 / 0.16
+ *     x86-64-v3       float32   0.71 / 0.91  -            0.60 / 0.91  0.62 / 0.94  0.69 / 0.90
+ *     x86-64-v3       bfloat16  0.47 / 0.68  -            -            0.36 / 0.68  0.35 / 0.66
+ *     x86-64-v3       int8      0.28 / 0.64  -            0.23 / 0.51  0.21 / 0.56  0.23 / 0.56
+ *     x86-64-v3       int4      0.17 / 0.52  -            0.14 / 0.35  0.11 / 0.36  0.11 / 0.34
  *
- * Not measured on a processor of AMD's since one row fetches ahead, too. */
+ * "None" of x86-64-v3 is what was there before: one part ahead, and only for more than three rows of float32 or bfloat16.
+ * The whole 124M, two threads, 1 / 8 texts, tokens per second, medians by turns, before and after: float32 50 / 236 and
+ * 55 / 338, int8 166 / 660 and 182 / 853.  Not measured: processors of AMD's, aarch64, the level baseline. */
 enum { GF_AHEAD = 4096 };
 
 GF_INLINE void fetch_ahead(const void *step) {
