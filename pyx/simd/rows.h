@@ -10,6 +10,8 @@
 #define GF_PANEL 32
 /* Positions of a block of keys in the cache. */
 #define GF_BLOCK 16
+/* At most so many rows of a head attend at once. */
+#define GF_ATTEND_ROWS 8
 /* At most so many rows go through a panel at once. */
 #define GF_MAX_ROWS 12
 
@@ -74,7 +76,7 @@ typedef struct {
     /* Causal attention of `rows` successive positions of one head, the first at `position`, over a cache in blocks of
        GF_BLOCK positions: in each block lie, from number `keys` on, [head_dim][GF_BLOCK] keys, and from number `values`
        on [GF_BLOCK][ld_values] values, ld_values being head_dim rounded up to 16.  The numbers are float32, with `half`
-       bfloat16.  scores is scratch: 4 rows of whole blocks. */
+       bfloat16.  scores is scratch: GF_ATTEND_ROWS rows of whole blocks. */
     void (*attend)(int half, const float *q, int64_t ldq, int64_t rows, int64_t position, const void *const *blocks,
                    int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores,
                    float *out, int64_t ldo);

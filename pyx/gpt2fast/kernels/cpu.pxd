@@ -5,6 +5,7 @@ cdef extern from "simd/rows.h":
     enum:
         GF_PANEL
         GF_BLOCK
+        GF_ATTEND_ROWS
         GF_MAX_ROWS
         GF_GROUP
     ctypedef struct gf_epilogue:

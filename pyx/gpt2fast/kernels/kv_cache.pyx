@@ -15,6 +15,13 @@ from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, OutOfMemoryError
 
 
+cdef enum:
+    # Of successive blocks one head's keys and values are read together.  Were they multiples of this apart, they would
+    # share a few sets of a second cache, and a context of 300 positions would not stay in it: such blocks are one head
+    # longer.
+    CACHE_STRIDE = 65536
+
+
 cdef class KVCache:
     """Keys and values of up to `capacity` tokens for each of `batch` rows, as "float32" or, in half the memory and less
     exactly, "bfloat16".  Memory is taken as tokens come."""
@@ -35,6 +42,8 @@ cdef class KVCache:
         head_size = GF_BLOCK * (head_dim + ld_values)
         half = dtype == "bfloat16"
         block_bytes = n_layer * n_head * head_size * (2 if half else 4)
+        if block_bytes % CACHE_STRIDE == 0:
+            block_bytes += head_size * (2 if half else 4)
         blocks_per_row = (capacity + GF_BLOCK - 1) // GF_BLOCK
         cdef size_t size = checked_size(batch * blocks_per_row * block_bytes)
         self.n_layer, self.n_head, self.head_dim, self.batch, self.capacity = n_layer, n_head, head_dim, batch, capacity

@@ -54,7 +54,7 @@ GF_INLINE void tile_bfloat16(const int rows, const int width, const uint16_t *w,
     for (int64_t i = part->from; i < to; i += 2) { /* parts begin at an even k */
         const vu_unaligned *pairs = (const vu_unaligned *)(w + i * GF_PANEL);
         vf column_weights[8];
-        fetch_ahead(rows, pairs, GF_PART * GF_PANEL * 2);
+        fetch_ahead(pairs);
         GF_UNROLL for (int v = 0; v < width; v++) column_weights[v] = (vf)(pairs[v] & 0xffff0000u);
         GF_UNROLL for (int r = 0; r < rows; r++) {
             const vf value = splat(x[r * ldx + i + 1]);

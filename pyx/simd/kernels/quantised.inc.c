@@ -132,6 +132,7 @@ GF_INLINE void tile_quantised(const int bits, const int rows, const int width, c
         }
         GF_ROLL for (int i = 0; i < GF_GROUP; i += 32 / bits) {
             vi weights[8];
+            fetch_ahead(panel + i * GF_PANEL * bits / 8);
             GF_UNROLL for (int v = 0; v < width; v++)
                 weights[v] = *(const vi_unaligned *)(panel + i * GF_PANEL * bits / 8 + 4 * (column + v * GF_LANES));
             GF_UNROLL for (int r = 0; r < rows; r++) {
