@@ -99,7 +99,7 @@ FUZZ_FLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 LIBFUZZER := -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -max_total_time=$(FUZZ_SECONDS)
 
-fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer, reader or loader, FUZZ_SECONDS=60 for each of five targets
+fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer, reader or loader, FUZZ_SECONDS=60 for each of six targets
 	RUSTFLAGS="$(FUZZ_FLAGS)" cargo build -q --release --locked --manifest-path rust/fuzz/Cargo.toml \
 		--target $(HOST) --target-dir target/fuzz
 	@for target in added encode vocabulary; do \
@@ -107,7 +107,7 @@ fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer, reader o
 		target/fuzz/$(HOST)/release/$$target $(LIBFUZZER) -artifact_prefix=target/fuzz/$$target- \
 			target/fuzz/corpus/$$target || exit 1; \
 	done
-	@for target in safetensors checkpoint; do \
+	@for target in safetensors checkpoint compressed; do \
 		echo "== fuzz: $$target =="; mkdir -p target/fuzz/corpus/$$target; \
 		$(BIN)/python tests/tools/fuzz_$$target.py $(LIBFUZZER) -artifact_prefix=target/fuzz/$$target- \
 			target/fuzz/corpus/$$target || exit 1; \
@@ -115,7 +115,7 @@ fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer, reader o
 
 # The package again, under build/sanitize, with its kernels watched: no access outside of memory, no undefined behaviour.
 # The kernels for GPUs are watched as they run on the CPU, once for all levels.
-SANITIZED := tests/kernels/test_kernels.py tests/kernels/test_cache.py tests/model/test_invariance.py tests/kernels/test_threads.py \
+SANITIZED := tests/compression/test_coding.py tests/kernels/test_kernels.py tests/kernels/test_cache.py tests/model/test_invariance.py tests/kernels/test_threads.py \
 	tests/model/test_reference.py tests/kernels/test_sizes.py tests/checkpoint/test_hostile_checkpoints.py
 sanitize: $(VENV)/.installed-test  ## run the kernels' tests at each CPU level under the sanitizers (four minutes to build)
 	$(BIN)/python -m pip install --quiet "cython>=3.1,<4" "setuptools>=77"

@@ -32,7 +32,7 @@ TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpt2fast import safetensors
+    from gpt2fast import compression, safetensors
     from gpt2fast._internal.numerics import numerics_version
     from gpt2fast.checkpoint.config import Config
     from gpt2fast.generation.beam import Beam
@@ -67,6 +67,7 @@ __all__ = [
     "Tokenizer",
     "UnknownTokenError",
     "__version__",
+    "compression",
     "encoding_for_model",
     "get_encoding",
     "list_encoding_names",
@@ -97,8 +98,8 @@ def __getattr__(name: str) -> Any:
     # With a list of names `__import__` gives the module itself; importlib would take longer to load than a tokenizer.
     if name in _HOMES:
         value = getattr(__import__(f"gpt2fast.{_HOMES[name]}", fromlist=[name]), name)
-    elif name == "safetensors":
-        value = __import__("gpt2fast.safetensors", fromlist=["load_file"])
+    elif name in ("compression", "safetensors"):
+        value = __import__(f"gpt2fast.{name}", fromlist=["__all__"])
     elif name == "__version__":
         from importlib.metadata import version
 

@@ -133,6 +133,11 @@ class Backend(Protocol):
     #: What multiplies: "panel", "blas" or "cublas".
     gemm: str
 
+    @property
+    def resolved_cache_dtype(self) -> str:
+        """How a new cache keeps keys and values."""
+        ...
+
     def with_dtype(self, dtype: str) -> Backend:
         """The backend of the same device for another dtype."""
         ...
@@ -223,11 +228,14 @@ class CpuBackend:
     def transformer(self, **parts: Any) -> CpuNetwork:
         return CpuNetwork(parts, blas=self.gemm == "blas")
 
-    def new_cache(self, **sizes: int) -> KVCache:
+    @property
+    def resolved_cache_dtype(self) -> str:
         # Beside weights of 8 bits the cache would be most of what a token late in a text reads, and its rounding is
         # lost in theirs.
-        default = "bfloat16" if self.dtype in ("int8", "int4") else "float32"
-        return KVCache(**sizes, dtype=self.cache_dtype or default)
+        return self.cache_dtype or ("bfloat16" if self.dtype in ("int8", "int4") else "float32")
+
+    def new_cache(self, **sizes: int) -> KVCache:
+        return KVCache(**sizes, dtype=self.resolved_cache_dtype)
 
 
 class CpuNetwork:

@@ -233,6 +233,23 @@ class GPT2:
         )
 
     @property
+    def cache_dtype(self) -> str:
+        """How a new cache keeps keys and values: "float32", "float16" or "bfloat16"."""
+        return self._backend.resolved_cache_dtype
+
+    def sha256(self) -> bytes:
+        """The SHA-256 of the sizes and of every value that the model computes with, 32 bytes.
+
+        It is the same on every machine, and another one for each `dtype`; it does not depend on the files that the
+        model was read from.  The page on compressed files says what exactly it is taken of.
+
+        >>> import gpt2fast
+        >>> gpt2fast.load("demo").model.sha256().hex()[:8]
+        '93d66fe6'
+        """
+        return self._parameters.sha256
+
+    @property
     def num_parameters(self) -> int:
         """The number of parameters; a head tied to the token embedding counts once."""
         return sum(int(np.prod(shape)) for shape in expected_shapes(self.config).values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["Parameters", "assemble"]
 
 Floats = npt.NDArray[np.float32]
+
+#: What of a configuration logits depend on.
+_TOLD = (
+    *("vocab_size", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner", "activation_function", "layer_norm_epsilon"),
+    *("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"),
+)
+_HASHED = 1 << 20  # values that are read at once
 
 
 class Parameters:
@@ -79,6 +86,28 @@ class Parameters:
             found.update(name.encode())
             found.update(values.tobytes())
         return found.hexdigest()
+
+    @cached_property
+    def sha256(self) -> bytes:
+        """The SHA-256 of the sizes and of every value, 32 bytes.
+
+        First comes what config.json says that logits depend on, as JSON without spaces, its keys sorted; then for each
+        tensor, by sorted names, its name, a zero byte, and its values in little-endian float32, those of matrices and
+        tables as [outputs, inputs].
+        """
+        config = self.config.to_dict()
+        told = {name: config[name] for name in _TOLD}
+        found = hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode())
+        for name in sorted([*self.matrices, *self.others]):
+            found.update(name.encode() + b"\0")
+            if name in self.others:
+                found.update(self.others[name].astype("<f4", order="C", copy=False).tobytes())
+                continue
+            k, n = self.matrices[name].shape
+            step = max(_HASHED // k, 1)
+            for first in range(0, n, step):
+                found.update(self.rows(name, first, min(first + step, n)).astype("<f4", copy=False).tobytes())
+        return found.digest()
 
     def save(self, directory: str | Path, *, max_shard_size: int | str, packed_as: str | None) -> None:
         """Write config.json and model.safetensors, or its shards, into `directory`, which is made where it is missing.

@@ -90,6 +90,10 @@ typedef struct {
 
     /* What n logits say about the one with number `target`. */
     void (*measure)(const float *logits, int64_t n, int64_t target, gf_measures *out);
+
+    /* Frequencies of n tokens, each at least 1, in proportion to e to their logits; returns their sum, which is under
+       2^32, or 0 where the logits are not finite. */
+    uint64_t (*frequencies)(const float *logits, int64_t n, uint32_t *frequencies);
 } gf_rows;
 
 extern const gf_rows gf_rows_baseline;

@@ -13,6 +13,7 @@
 #include "simd/kernels/quantised.inc.c"
 #include "simd/kernels/attend.inc.c"
 #include "simd/kernels/elementwise.inc.c"
+#include "simd/kernels/frequencies.inc.c"
 
 const gf_rows GF_TABLE = {
     .name = GF_NAME,
@@ -32,4 +33,5 @@ const gf_rows GF_TABLE = {
     .log_float64 = log_float64,
     .sum_float64 = sum_float64,
     .measure = measure,
+    .frequencies = frequencies,
 };

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gpt2fast
-from gpt2fast import corpus, safetensors
+from gpt2fast import compression, corpus, safetensors
 from gpt2fast.corpus.encoding import goes_to_val
 
 
@@ -99,6 +99,10 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "safe_open": (safetensors.safe_open, {"path": "a.safetensors"}),
         "load_sharded": (safetensors.load_sharded, {"directory": "."}),
         "save_file": (safetensors.save_file, {"tensors": {"a": np.zeros(3)}, "path": "out.safetensors"}),
+        "compress": (compression.compress, {"data": b"hi", "lm": lm}),
+        "decompress": (compression.decompress, {"data": compression.compress(b"hi", lm), "lm": lm}),
+        "compression.open": (compression.open, {"file": "out.g2z", "lm": lm, "mode": "wb"}),
+        "compression.inspect": (compression.inspect, {"file": "a.txt"}),
         "GPT2": (lm.model.__call__, {"ids": [1, 2]}),
         "hidden_states": (lm.model.hidden_states, {"ids": [1, 2]}),
         "new_cache": (lm.model.new_cache, {}),

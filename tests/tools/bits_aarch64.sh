@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Check the golden digests (tests/data/bits.json) on aarch64, under emulation: `make bits-aarch64`.
+# Check the golden digests (tests/data/bits.json) and the golden compressed files on aarch64, under emulation:
+# `make bits-aarch64`.
 #
 # An arm64 Debian is unpacked under build/aarch64, for its Python, its headers and its C library; the Cython half is
 # compiled for it by Debian's cross compiler, and run with NumPy's wheel under qemu.  On Debian:
@@ -42,5 +43,8 @@ CC=aarch64-linux-gnu-gcc LDSHARED="aarch64-linux-gnu-gcc -shared" \
     "$python" setup.py --quiet build_ext --build-lib "$work/lib" --build-temp "$work/objects"
 for module in "$work"/lib/gpt2fast/kernels/*.so; do mv "$module" "${module%%.*}.so"; done # the suffix is this machine's
 
+emulated() { qemu-aarch64-static -L "$root" -E PYTHONPATH="$work/lib:$work/site" "$root/usr/bin/python3.11" "$@"; }
+echo "== compressed files =="
+emulated tests/tools/compressed_bits.py --emulated
 echo "== the digests =="
-qemu-aarch64-static -L "$root" -E PYTHONPATH="$work/lib:$work/site" "$root/usr/bin/python3.11" tests/tools/bits.py --check
+emulated tests/tools/bits.py --check

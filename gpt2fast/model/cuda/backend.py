@@ -52,6 +52,10 @@ class CudaBackend:
             raise InputError(f"gemm is {gemm!r}, which says how a CPU multiplies; on {device!r} cuBLAS does")
         return cls(open_device(device), dtype)
 
+    @property
+    def resolved_cache_dtype(self) -> str:
+        return self.dtype
+
     def with_dtype(self, dtype: str) -> CudaBackend:
         """The backend of the same GPU for another dtype."""
         return CudaBackend(self._device, dtype)

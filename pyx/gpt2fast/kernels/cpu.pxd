@@ -1,5 +1,5 @@
 # What the other kernels need of the C layer: the row kernels of this CPU level, and the parallel loop.
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "simd/rows.h":
     enum:
@@ -45,6 +45,7 @@ cdef extern from "simd/rows.h":
         void (*log_float64)(const double *x, int64_t n, double *y) noexcept nogil
         double (*sum_float64)(const double *x, int64_t n) noexcept nogil
         void (*measure)(const float *logits, int64_t n, int64_t target, gf_measures *out) noexcept nogil
+        uint64_t (*frequencies)(const float *logits, int64_t n, uint32_t *frequencies) noexcept nogil
 
 cdef extern from "runtime/pool.h":
     enum:
