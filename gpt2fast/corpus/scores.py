@@ -168,8 +168,7 @@ def score_files(
         raise InputError(f"stride is {stride}; the model's context is {lm.model.config.n_ctx} tokens")
     real_number("checkpoint_seconds", checkpoint_seconds, least=0)
     columns = _COLUMNS + ([Column("text", str)] if text else []) + (_TOKEN_COLUMNS if tokens else [])
-    same_bits = lm.model.device == "cpu" and lm.model.gemm == "panel"
-    metadata = {"gpt2fast.numerics_version": str(numerics_version)} if same_bits else None
+    metadata = {"gpt2fast.numerics_version": str(numerics_version)} if lm.model.same_bits else None
     table_of(out, columns, metadata)
     path = path_of("out", out)
     if any(source.is_file and os.path.exists(path) and os.path.samefile(source.path, path) for source in sources):
@@ -206,7 +205,7 @@ def _identity(lm: LanguageModel) -> str:
     logits of a few ids."""
     digest = hashlib.blake2b(pickle.dumps(lm.tokenizer, 4), digest_size=16)
     digest.update(repr((lm.model.config, lm.model.dtype, lm.model.device, lm.model.gemm)).encode())
-    if lm.model.device == "cpu" and lm.model.gemm == "panel":
+    if lm.model.same_bits:
         ids = np.arange(min(8, lm.model.config.n_ctx)) % lm.model.config.vocab_size
         digest.update(np.ascontiguousarray(lm.model(ids, last_only=True)).tobytes())
     return digest.hexdigest()

@@ -11,6 +11,8 @@ Performance notes (30 November 2026, two cores of a busy AMD EPYC, medians):
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +37,7 @@ __all__ = [
     "ScoredText",
     "SpanScore",
     "TokenScore",
+    "measured",
     "score_choices",
     "score_sequences",
     "score_texts",
@@ -47,6 +50,8 @@ _LN2 = 0.6931471805599453  # of C libraries' logarithms not all are the same
 _SLOTS = 128
 _CACHED = 16384
 _FEWEST = 16
+# Tokens that stay in the cache after their text was measured, besides one text's: all that a step may have ended.
+_KEPT = 256
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -241,18 +246,38 @@ def score_texts(
     scored = score_sequences(
         model, tokenizer, texts, context=context, stride=stride, bos=bos, allow_special=allow_special
     )
-    sequences = [text.sequence for text in scored if not text.sequence.complete]
-    if sequences:
-        capacity = min(model.config.n_ctx, max(len(sequence.ids) for sequence in sequences))
-        scheduler: Scheduler[ScoredSequence] = Scheduler(
-            model,
-            n_vocab=shared_vocabulary(model, tokenizer),
-            background=min(len(sequences), max(min(_CACHED // capacity, _SLOTS), _FEWEST)),
-            capacity=capacity,
-        )
-        for _ in scheduler.run(*sequences):
-            pass
+    for _ in measured(model, shared_vocabulary(model, tokenizer), [[text.sequence for text in scored]]):
+        pass
     return [text.score() for text in scored]
+
+
+def measured(model: Model, n_vocab: int, groups: Iterable[List[ScoredSequence]]) -> Iterator[ScoredSequence]:
+    """Have a scheduler read the sequences, and give each one that was not complete as soon as it is.
+
+    The sequences of a group begin alike, and what they share is read once; neighbouring groups share what they can.
+    Groups enter in their order, as slots become free.  Raises the error of a sequence that fails.
+    """
+    queue = deque(filter(None, ([one for one in group if not one.complete] for group in groups)))
+    lengths = [len(sequence.ids) for group in queue for sequence in group]
+    if not lengths:
+        return
+    capacity = min(model.config.n_ctx, max(lengths))
+    slots = min(len(lengths), max(min(_CACHED // capacity, _SLOTS), _FEWEST))
+    # The others of a group enter after the step that ended its beginning, which until then must be kept.
+    kept = 1 + -(-_KEPT // capacity)
+    scheduler: Scheduler[ScoredSequence] = Scheduler(
+        model, n_vocab=n_vocab, slots=kept, background=slots, capacity=capacity
+    )
+    left = len(lengths)
+    while left:
+        while queue and scheduler.running + scheduler.waiting < slots:
+            scheduler.add(*queue.popleft())
+        for sequence in scheduler.step():
+            if sequence.error is not None:
+                raise sequence.error
+            if sequence.finished:
+                left -= 1
+                yield sequence
 
 
 def score_choices(
