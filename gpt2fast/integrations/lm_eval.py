@@ -204,8 +204,7 @@ class GPT2FastLM(LM):  # type: ignore[misc]
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
             for sequence in measured(self._lm.model, self._n_vocab, groups):
                 i = number[sequence]
-                measures = sequence.measures
-                found[i] = (float(measures[:, 0].sum()), bool((measures[:, 1] == 1).all()))
+                found[i] = (float(sequence.log_probabilities.sum()), bool((sequence.ranks == 1).all()))
                 key = requests[i][0]
                 if key is not None:
                     self.cache_hook.add_partial("loglikelihood", key, found[i])
