@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from gpt2fast._internal.arguments import whole_number
+from gpt2fast.checkpoint.heads import LabelHead, read_head
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.beam import Beam, beam_searches
 from gpt2fast.generation.generate import Generation, Prompt, Settings, Step, generate, steps
@@ -20,6 +21,7 @@ from gpt2fast.model.backend import CacheDType, DType, Gemm
 from gpt2fast.model.gpt2 import GPT2
 from gpt2fast.model.pairing import warn_of_ends
 from gpt2fast.scheduler import Drafter
+from gpt2fast.scoring.classify import Classification, TokenLabel, classify
 from gpt2fast.scoring.pairs import Comparison, compare
 from gpt2fast.scoring.score import Score, score_choices, score_texts
 from gpt2fast.scoring.texts import Scorable
@@ -105,7 +107,7 @@ def load(
         cache_dtype=cache_dtype,
     )
     warn_of_ends(model, tokenizer)
-    return LanguageModel(model, tokenizer)
+    return LanguageModel(model, tokenizer, head=read_head(directory, model.config.n_embd))
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
@@ -136,11 +138,13 @@ class LanguageModel:
     generation_config.json names as eos, else with the tokenizer's.
     """
 
-    def __init__(self, model: GPT2, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: GPT2, tokenizer: Tokenizer, *, head: LabelHead | None = None) -> None:
         #: The network, a `gpt2fast.GPT2`.
         self.model = model
         #: The tokenizer, a `gpt2fast.Tokenizer`.
         self.tokenizer = tokenizer
+        #: What gives labels, where the checkpoint is a classifier's.
+        self.head = head
         self._drafts: dict[str, GPT2] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -492,6 +496,29 @@ class LanguageModel:
         all      2 of     2  100.0%  [34.2%, 100.0%]
         """
         return compare(self, pairs, by=by, context=context, bos=bos, eos=eos)
+
+    def classify(
+        self, texts: Sequence[Scorable], *, truncate: bool = False, allow_special: bool = False
+    ) -> list[Classification] | list[list[TokenLabel]]:
+        """The labels of `texts`, in their order, by a checkpoint of GPT2ForSequenceClassification or
+        GPT2ForTokenClassification, as transformers gives them.
+
+        The first has one `Classification` for each text, made after its last token that is no padding; the second a
+        list with one `TokenLabel` for each token.  Each has .label, .probability, .probabilities and .logits.  Texts
+        may also be token ids.  Nothing is put before a text.  With `truncate` a text beyond the model's context is
+        labelled by its beginning.  `allow_special` is as in `score`.
+
+        Raises InputError where the checkpoint is no classifier's, and for a text that is empty or too long;
+        InputTypeError for what is no text.
+        """
+        if isinstance(texts, (str, bytes)):
+            raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
+        if self.head is None:
+            raise InputError(
+                "the checkpoint has no head for labels: expected config.json with the architecture "
+                "GPT2ForSequenceClassification or GPT2ForTokenClassification"
+            )
+        return classify(self.model, self.tokenizer, self.head, texts, truncate=truncate, allow_special=allow_special)
 
     def drafter(
         self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,8 @@ _CACHED = 16384
 _FEWEST = 16
 # Tokens that stay in the cache after their text was measured, besides one text's: all that a step may have ended.
 _KEPT = 256
+
+S = TypeVar("S", bound=Sequence)
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -324,7 +326,7 @@ def _read_starts(model: Model, tokenizer: Tokenizer, sequences: List[ScoredSeque
     ]
 
 
-def measured(model: Model, n_vocab: int, groups: Iterable[List[ScoredSequence]]) -> Iterator[ScoredSequence]:
+def measured(model: Model, n_vocab: int, groups: Iterable[List[S]]) -> Iterator[S]:
     """Have a scheduler read the sequences, and give each one that was not complete as soon as it is.
 
     The sequences of a group begin alike, and what they share is read once; neighbouring groups share what they can.
@@ -338,9 +340,7 @@ def measured(model: Model, n_vocab: int, groups: Iterable[List[ScoredSequence]])
     slots = min(len(lengths), max(min(_CACHED // capacity, _SLOTS), _FEWEST))
     # The others of a group enter after the step that ended its beginning, which until then must be kept.
     kept = 1 + -(-_KEPT // capacity)
-    scheduler: Scheduler[ScoredSequence] = Scheduler(
-        model, n_vocab=n_vocab, slots=kept, background=slots, capacity=capacity
-    )
+    scheduler: Scheduler[S] = Scheduler(model, n_vocab=n_vocab, slots=kept, background=slots, capacity=capacity)
     left = len(lengths)
     while left:
         while queue and scheduler.running + scheduler.waiting < slots:
