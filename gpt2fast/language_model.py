@@ -138,12 +138,14 @@ class LanguageModel:
     generation_config.json names as eos, else with the tokenizer's.
     """
 
+    #: What gives labels, where the checkpoint is a classifier's.
+    head: LabelHead | None = None
+
     def __init__(self, model: GPT2, tokenizer: Tokenizer, *, head: LabelHead | None = None) -> None:
         #: The network, a `gpt2fast.GPT2`.
         self.model = model
         #: The tokenizer, a `gpt2fast.Tokenizer`.
         self.tokenizer = tokenizer
-        #: What gives labels, where the checkpoint is a classifier's.
         self.head = head
         self._drafts: dict[str, GPT2] = {}
 

@@ -16,7 +16,6 @@ from gpt2fast.corpus.dependencies import pyarrow_ipc, pyarrow_parquet
 from gpt2fast.corpus.inputs import path_of
 from gpt2fast.corpus.tables import VERSION, Column, has_metadata, table_of
 from gpt2fast.errors import InputError, MissingFileError
-from gpt2fast.scoring.items import ITEM_COLUMNS, frequency_key, word_rows
 
 if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
@@ -55,6 +54,8 @@ def score_items(
     Raises MissingFileError, InputError (damaged files, no such column, a table that is there), MissingDependencyError
     where pyarrow is needed and not there, and what `word_rows` raises.
     """
+    from gpt2fast.scoring.items import ITEM_COLUMNS, word_rows  # where corpora are tokenized, no engine is loaded
+
     names, rows = read_items(items)
     if text not in names:
         raise InputError(f"{os.fspath(items)}: there is no column {text!r}, but {', '.join(map(repr, names))}")
@@ -107,6 +108,8 @@ def read_items(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, 
 def read_frequencies(path: str | os.PathLike[str]) -> dict[str, float]:
     """The frequencies of words, as they are looked up, from the first two columns of a table; a first row whose second
     field is no number is a header.  Those of words that differ in case only are added."""
+    from gpt2fast.scoring.items import frequency_key
+
     name = path_of("frequencies", path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix not in _DELIMITERS:

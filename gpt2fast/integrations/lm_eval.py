@@ -12,6 +12,7 @@ or in Python:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -204,7 +205,7 @@ class GPT2FastLM(LM):  # type: ignore[misc]
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
             for sequence in measured(self._lm.model, self._n_vocab, groups):
                 i = number[sequence]
-                found[i] = (float(sequence.log_probabilities.sum()), bool((sequence.ranks == 1).all()))
+                found[i] = (math.fsum(sequence.log_probabilities), bool((sequence.ranks == 1).all()))
                 key = requests[i][0]
                 if key is not None:
                     self.cache_hook.add_partial("loglikelihood", key, found[i])
