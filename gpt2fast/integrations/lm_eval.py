@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ __all__ = ["GPT2FastLM", "register"]
 
 #: Prompts that go on together; what they give is in the harness's cache before the next begin.
 _PROMPTS = 64
+
+#: What the harness's command line asks for where it is told nothing.
+_DEFAULT_DEVICE = "cuda:0"
 
 #: What the harness's `gen_kwargs` may name besides until, max_gen_toks, do_sample and temperature.
 _OPTIONS = frozenset({"min_new_tokens", "min_p", "no_repeat_ngram_size", "repetition_penalty", "top_k", "top_p"})
@@ -68,7 +72,8 @@ class GPT2FastLM(LM):  # type: ignore[misc]
     `max_gen_toks` the length of texts where a task says none, `seed` where sampling starts, and `add_bos_token` whether
     the token that texts begin with stands before every context, or as by default only before an empty one, where
     `prefix_token_id` may be another.  Requests are batched by what they have in common, not by number: `batch_size` and
-    `max_batch_size`, which the harness always gives, change nothing.
+    `max_batch_size`, which the harness always gives, change nothing.  The harness's command line asks for the device
+    "cuda:0" where it is told none: without CuPy that is the CPU.
 
     Texts become tokens as Hugging Face's tokenizers cut them: special tokens such as `<|endoftext|>` are these tokens.
     A continuation's tokens are those that context and continuation together have after as many as the context has
@@ -110,7 +115,7 @@ class GPT2FastLM(LM):  # type: ignore[misc]
                 pretrained,
                 adapter=adapter,
                 dtype=None if dtype == "auto" else dtype,
-                device=device or "cpu",
+                device=_device(device),
                 num_threads=num_threads,
                 gemm=gemm,
                 cache_dtype=cache_dtype,
@@ -289,6 +294,13 @@ class GPT2FastLM(LM):  # type: ignore[misc]
         if self._add_bos_token:
             found = [ids if ids[:1] == [self._first] else [self._first, *ids] for ids in found]
         return found
+
+
+def _device(device: str | None) -> str:
+    """The device that is meant."""
+    if device == _DEFAULT_DEVICE and find_spec("cupy") is None:
+        return "cpu"
+    return device or "cpu"
 
 
 def _windows(ids: list[int], first: int, length: int) -> Iterator[tuple[list[int], list[int]]]:

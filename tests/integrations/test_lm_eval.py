@@ -165,6 +165,13 @@ def test_sampling(lm: Any) -> None:
     assert lm.generate_until(requests(("Once upon a", {"temperature": 1, "max_gen_toks": 12}))) == [first]
 
 
+def test_the_device_that_the_harness_asks_for(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    assert module.GPT2FastLM("demo", device="cuda:0", dtype="int8").get_model_info()["model_device"] == "cpu"
+    with pytest.raises(gpt2fast.Error):
+        module.GPT2FastLM("demo", device="cuda:1", dtype="int8")  # which somebody wants
+
+
 def test_bos_before_every_context(module: Any) -> None:
     first = module.GPT2FastLM("demo", add_bos_token=True)
     (found,) = first.loglikelihood(requests(("Once upon a", " time")))
