@@ -67,7 +67,7 @@ def word_rows(
     >>> list(rows[0])
     ['item', 'condition', 'region', 'word', 'n_tokens', 'surprisal', 'entropy', 'rank']
     >>> [(row["region"], row["word"], row["n_tokens"], round(row["surprisal"], 1)) for row in rows]
-    [(1, 'the', 1, 11.9), (2, 'old man', 2, 13.2), (3, 'slept', 2, 16.3)]
+    [(1, 'the', 1, 11.9), (2, 'old man', 2, 13.2), (3, 'slept', 1, 16.3)]
     """
     numbered = enumerate(items, 1)
     added = {*ITEM_COLUMNS, *(() if frequencies is None else ("log_frequency",))}

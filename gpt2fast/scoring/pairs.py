@@ -61,8 +61,9 @@ class Comparison:
 
         Raises InputError for a confidence that is not between 0 and 1.
 
-        >>> Comparison([ComparedPair(-1.0, -2.0)] * 8 + [ComparedPair(-2.0, -1.0)] * 2).interval()
-        (0.49016246961245004, 0.9433178485456247)
+        >>> low, high = Comparison([ComparedPair(-1.0, -2.0)] * 8 + [ComparedPair(-2.0, -1.0)] * 2).interval()
+        >>> round(low, 3), round(high, 3)
+        (0.49, 0.943)
         """
         confidence = real_number("confidence", confidence, least=0, most=1)
         if not 0 < confidence < 1:

@@ -211,7 +211,7 @@ class Score:
         >>> [word.text for word in score.by_word("separate")][-2:]
         ['king', '.']
         >>> [(word.text, round(word.surprisal, 1)) for word in score.by_word(bow_correction=True)][3:]
-        [('time,', 5.8), ('there', 4.2), ('was', 1.7), ('a', 1.3), ('king.', 11.9)]
+        [('time,', 5.7), ('there', 4.4), ('was', 1.7), ('a', 1.2), ('king.', 12.0)]
         """
         return self.by_spans(words(self.text, punctuation), bow_correction=bow_correction)
 
