@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from gpt2fast._internal.arguments import whole_number
+from gpt2fast.checkpoint.heads import LabelHead, read_head
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.beam import Beam, beam_searches
 from gpt2fast.generation.generate import Generation, Prompt, Settings, Step, generate, steps
@@ -20,7 +21,10 @@ from gpt2fast.model.backend import CacheDType, DType, Gemm
 from gpt2fast.model.gpt2 import GPT2
 from gpt2fast.model.pairing import warn_of_ends
 from gpt2fast.scheduler import Drafter
+from gpt2fast.scoring.classify import Classification, TokenLabel, classify
+from gpt2fast.scoring.pairs import Comparison, compare
 from gpt2fast.scoring.score import Score, score_choices, score_texts
+from gpt2fast.scoring.texts import Scorable
 from gpt2fast.tokenizer.encoding import Tokenizer
 from gpt2fast.tokenizer.names import named_tokenizer
 from gpt2fast.tokenizer.special import allowed_by
@@ -105,7 +109,7 @@ def load(
         cache_dtype=cache_dtype,
     )
     warn_of_ends(model, tokenizer)
-    return LanguageModel(model, tokenizer)
+    return LanguageModel(model, tokenizer, head=read_head(directory, model.config.n_embd))
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
@@ -136,11 +140,15 @@ class LanguageModel:
     generation_config.json names as eos, else with the tokenizer's.
     """
 
-    def __init__(self, model: GPT2, tokenizer: Tokenizer) -> None:
+    #: What gives labels, where the checkpoint is a classifier's.
+    head: LabelHead | None = None
+
+    def __init__(self, model: GPT2, tokenizer: Tokenizer, *, head: LabelHead | None = None) -> None:
         #: The network, a `gpt2fast.GPT2`.
         self.model = model
         #: The tokenizer, a `gpt2fast.Tokenizer`.
         self.tokenizer = tokenizer
+        self.head = head
         self._drafts: dict[str, GPT2] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -349,11 +357,12 @@ class LanguageModel:
 
     def score(
         self,
-        text: str | bytes,
+        text: Scorable,
         *,
-        context: str | bytes = "",
+        context: Scorable = "",
         stride: int | None = None,
         bos: bool = True,
+        eos: bool = False,
         allow_special: bool = False,
     ) -> Score:
         """How probable `text` is, token by token: a `Score` with ids, character spans, log-probabilities, ranks and
@@ -362,11 +371,13 @@ class LanguageModel:
         The first token comes after `context`, and that after the token that texts begin with: the model's bos, or
         end-of-text.  `bos=False` leaves that out; where there is no context either, the text's first token has no
         probability and is not among the score's tokens, as in Hugging Face's loss.  White space at the context's end
-        goes to the text (and into `Score.text`), because GPT-2's tokens carry the space before a word.  With
-        `allow_special` special tokens in the text, such as `<|endoftext|>`, are these tokens; else they are text.  A
-        text longer than the model's context is read in windows that go on by `stride` tokens (default: half the
-        context), so that every token sees at least the context less `stride` tokens before it.  Of bytes, which need
-        not be UTF-8, spans count bytes.
+        goes to the text (and into `Score.text`), because GPT-2's tokens carry the space before a word.  With `eos` the
+        token that ends texts comes after the text and is scored, too, as a token without characters, so that its
+        surprisal tells how probable it is that the text ends there.  Text and context may also be token ids; then
+        `Score.text` is what they decode to, str where that is UTF-8, else bytes.  With `allow_special` special tokens
+        in the text, such as `<|endoftext|>`, are these tokens; else they are text.  A text longer than the model's
+        context is read in windows that go on by `stride` tokens (default: half the context), so that every token sees
+        at least the context less `stride` tokens before it.  Of bytes, which need not be UTF-8, spans count bytes.
 
         Raises InputTypeError for what is no text; InputError for a stride over the context, a str with a lone
         surrogate, a model without end-of-text, and logits that are not finite.
@@ -379,16 +390,24 @@ class LanguageModel:
         7.07
         """
         return score_texts(
-            self.model, self.tokenizer, [text], context=context, stride=stride, bos=bos, allow_special=allow_special
+            self.model,
+            self.tokenizer,
+            [text],
+            context=context,
+            stride=stride,
+            bos=bos,
+            eos=eos,
+            allow_special=allow_special,
         )[0]
 
     def score_batch(
         self,
-        texts: Sequence[str | bytes],
+        texts: Sequence[Scorable],
         *,
-        context: str | bytes = "",
+        context: Scorable = "",
         stride: int | None = None,
         bos: bool = True,
+        eos: bool = False,
         allow_special: bool = False,
     ) -> list[Score]:
         """The scores of `texts`, in their order: each is what `score` gives for that text alone.
@@ -404,7 +423,14 @@ class LanguageModel:
         if isinstance(texts, (str, bytes)):
             raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
         return score_texts(
-            self.model, self.tokenizer, texts, context=context, stride=stride, bos=bos, allow_special=allow_special
+            self.model,
+            self.tokenizer,
+            texts,
+            context=context,
+            stride=stride,
+            bos=bos,
+            eos=eos,
+            allow_special=allow_special,
         )
 
     def look(self, text: str | bytes, *, bos: bool = True, allow_special: bool = False) -> Look:
@@ -464,6 +490,55 @@ class LanguageModel:
         if isinstance(choices, (str, bytes)):
             raise InputTypeError(f"choices is one {type(choices).__name__}; expected a list of texts")
         return score_choices(self.model, self.tokenizer, context, choices, bos=bos, allow_special=allow_special)
+
+    def compare(
+        self,
+        pairs: Iterable[tuple[str, str] | Mapping[str, Any]],
+        *,
+        by: str = "UID",
+        context: Scorable = "",
+        bos: bool = True,
+        eos: bool = False,
+    ) -> Comparison:
+        """How often the good sentence of a pair is more probable than the bad one: a `Comparison`, with .accuracy,
+        .interval(), .by_paradigm() and .rows(); printed it is a table.
+
+        A pair is (good, bad), or a mapping as in BLiMP (Warstadt et al. 2020, arXiv:1912.00582), with "sentence_good"
+        and "sentence_bad", and with its paradigm under the name that `by` says.  Sentences are compared by the
+        log-likelihood of all their tokens; the other arguments are those of `score`.  Where both are equally probable,
+        the model is wrong.
+
+        Raises InputError or InputTypeError, naming the pair, for what is no pair, and as `score` does.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> print(lm.compare([("The king was dead.", "The king were dead."), ("She saw him.", "She saw he.")]))
+        all      2 of     2  100.0%  [34.2%, 100.0%]
+        """
+        return compare(self, pairs, by=by, context=context, bos=bos, eos=eos)
+
+    def classify(
+        self, texts: Sequence[Scorable], *, truncate: bool = False, allow_special: bool = False
+    ) -> list[Classification] | list[list[TokenLabel]]:
+        """The labels of `texts`, in their order, by a checkpoint of GPT2ForSequenceClassification or
+        GPT2ForTokenClassification, as transformers gives them.
+
+        The first has one `Classification` for each text, made after its last token that is no padding; the second a
+        list with one `TokenLabel` for each token.  Each has .label, .probability, .probabilities and .logits.  Texts
+        may also be token ids.  Nothing is put before a text.  With `truncate` a text beyond the model's context is
+        labelled by its beginning.  `allow_special` is as in `score`.
+
+        Raises InputError where the checkpoint is no classifier's, and for a text that is empty or too long;
+        InputTypeError for what is no text.
+        """
+        if isinstance(texts, (str, bytes)):
+            raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
+        if self.head is None:
+            raise InputError(
+                "the checkpoint has no head for labels: expected config.json with the architecture "
+                "GPT2ForSequenceClassification or GPT2ForTokenClassification"
+            )
+        return classify(self.model, self.tokenizer, self.head, texts, truncate=truncate, allow_special=allow_special)
 
     def drafter(
         self, *, speculate: str | None = None, draft: LanguageModel | GPT2 | None = None, size: int = 1

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from gpt2fast import safetensors as st
 from gpt2fast._internal.numerics import numerics_version
-from gpt2fast.checkpoint.config import Config
+from gpt2fast.checkpoint.config import Config, read_object
+from gpt2fast.checkpoint.heads import head_tensors
 from gpt2fast.checkpoint.names import (
     expected_shapes,
     explain_unknown,
@@ -94,7 +95,8 @@ class Checkpoint:
             #: Matrices are [outputs, inputs] (torch.nn.Linear, as nanoGPT saves them) instead of [inputs, outputs].
             self.by_output = self._is_linear_layout()
             self._check()
-            tell_extras(f"{self.directory}: ", extras)
+            known = head_tensors(read_object(self.directory / "config.json"))
+            tell_extras(f"{self.directory}: ", [name for name in extras if name not in known])
         except (InputError, InputTypeError) as error:
             self.close()
             message = str(error)

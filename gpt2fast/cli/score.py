@@ -13,6 +13,8 @@ from gpt2fast.cli.common import UsageError
 if TYPE_CHECKING:
     from gpt2fast.corpus import ScoreSummary
 
+#: Options that have a use with --text-column only.
+_OF_ITEMS = ("regions", "frequencies")
 #: Options that have a use with -o only.
 _OF_DOCUMENTS = (
     *("field", "separator", "input_format", "on_error", "tokens", "with_text"),
@@ -35,6 +37,7 @@ def add_to(commands: Any) -> None:
         "Examples:\n"
         "  gpt2fast score --html story.txt > story.html\n"
         "  gpt2fast score --by-word --text 'The horse raced past the barn fell.'\n"
+        "  gpt2fast score --by-word items.csv --text-column sentence --csv\n"
         "  gpt2fast score corpus.jsonl.gz -o scores.parquet --model gpt2 --on-error skip",
     )
     form = score.add_mutually_exclusive_group()
@@ -42,10 +45,29 @@ def add_to(commands: Any) -> None:
     form.add_argument("--csv", action="store_true", help="commas between the columns, for spreadsheets")
     form.add_argument("--html", action="store_true", help="a page that shows the text, coloured by surprisal")
     form.add_argument(
-        "-o", "--output", metavar="OUT", help="a row for each document: a .parquet, .jsonl, .csv or .tsv file"
+        "-o", "--output", metavar="OUT", help="a row for each document: a .parquet, .arrow, .jsonl, .csv or .tsv file"
     )
     score.add_argument(
         "--by-word", action="store_true", help="a row for each word, punctuation attached, instead of each token"
+    )
+    score.add_argument(
+        "--bow-correction",
+        action="store_true",
+        help="with --by-word: the probabilities of words, not of their tokens, which say where a word begins but not "
+        "where it ends (Pimentel & Meister 2024)",
+    )
+    items = score.add_argument_group("with --by-word, for the items of an experiment")
+    items.add_argument(
+        "--text-column",
+        metavar="NAME",
+        help="FILE is a table (.csv, .tsv, .jsonl, .parquet, .arrow) whose column of that name holds the texts; the "
+        "others are kept",
+    )
+    items.add_argument(
+        "--regions", metavar="SEPARATOR", help="a row for each region instead of each word: what stands between, as |"
+    )
+    items.add_argument(
+        "--frequencies", metavar="FILE", help="add log_frequency: a table of words and how often each occurs"
     )
     score.add_argument("--context", default="", metavar="TEXT", help="a text that is read before, and not scored")
     score.add_argument(
@@ -73,6 +95,14 @@ def add_to(commands: Any) -> None:
 
 
 def _score_command(options: argparse.Namespace) -> None:
+    if options.bow_correction and not options.by_word:
+        raise UsageError("--bow-correction is for words: it needs --by-word")
+    if options.text_column is not None:
+        _score_items(options)
+        return
+    for name in _OF_ITEMS:
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} is for items, whose texts --text-column names; without it, it has no use")
     if options.output is not None:
         _score_documents(options)
         return
@@ -104,14 +134,51 @@ def _score_command(options: argparse.Namespace) -> None:
         page = report.render_html(score, f"{'text' if options.text is not None else name} under {options.model}")
     else:
         page = (
-            report.render_json_lines(score, by_word=options.by_word)
+            report.render_json_lines(score, by_word=options.by_word, bow_correction=options.bow_correction)
             if options.json
-            else report.render_delimited(score, by_word=options.by_word, delimiter="," if options.csv else "\t")
+            else report.render_delimited(
+                score,
+                by_word=options.by_word,
+                bow_correction=options.bow_correction,
+                delimiter="," if options.csv else "\t",
+            )
         )
     common.stdout().write(page.encode("utf-8", "surrogateescape"))
     if not options.quiet:
         common.stdout().flush()
         print(f"[{report.render_summary(score)}]", file=sys.stderr)
+
+
+def _score_items(options: argparse.Namespace) -> None:
+    if not options.by_word or options.html:
+        raise UsageError("--text-column is for a table of items by word: it needs --by-word, and no --html")
+    if options.text is not None or len(options.files) != 1:
+        raise UsageError("--text-column is a column of one file")
+    for name in _OF_DOCUMENTS:
+        if getattr(options, name) and name != "overwrite":
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for documents; --text-column makes a table of items by word"
+            )
+    from gpt2fast.corpus import score_items
+
+    count = score_items(
+        options.files[0],
+        common.stdout() if options.output is None else options.output,
+        common.load(options),
+        text=options.text_column,
+        separator=options.regions,
+        frequencies=options.frequencies,
+        bow_correction=options.bow_correction,
+        out_format="jsonl" if options.json else "csv" if options.csv else "tsv",
+        overwrite=options.overwrite,
+        context=os.fsdecode(options.context),
+        stride=options.stride,
+        bos=not options.no_bos,
+        allow_special=options.allow_special,
+    )
+    if not options.quiet:
+        common.stdout().flush()
+        print(f"[{count:,} rows]", file=sys.stderr)
 
 
 def _score_documents(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.corpus import cluster, local
 from gpt2fast.corpus.documents import Reading
 from gpt2fast.corpus.inputs import find_inputs
+from gpt2fast.corpus.items import score_items
 from gpt2fast.corpus.job import JobPlan, Summary, TooManyShards, opened
 from gpt2fast.corpus.options import CorpusOptions, Target
 from gpt2fast.corpus.scores import ScoreSummary, score_files
@@ -21,7 +22,7 @@ from gpt2fast.errors import InputError, InputTypeError
 if TYPE_CHECKING:
     from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["ScoreSummary", "Summary", "score_files", "tokenize_files"]
+__all__ = ["ScoreSummary", "Summary", "score_files", "score_items", "tokenize_files"]
 
 
 def tokenize_files(

@@ -22,7 +22,7 @@ from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.score_job import Place, ScoreJob, opened_scores, score_work
-from gpt2fast.corpus.tables import Column, table_of
+from gpt2fast.corpus.tables import VERSION, Column, has_metadata, table_of
 from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
 from gpt2fast.errors import InputError, InputTypeError
 
@@ -119,10 +119,11 @@ def score_files(
         `separator`), JSON lines or an array, CSV, Parquet and Arrow IPC, whose `field` holds the text, each also with
         .gz, .zst, .xz or .bz2.  Known by their suffix, or by `input_format` ("jsonl", "txt.gz").
     out
-        A .parquet, .jsonl, .csv or .tsv file.  What is no number, as the perplexity of an empty document, is null in
-        Parquet and JSON and empty in CSV and TSV, which have no `tokens`; their texts are quoted as RFC 4180 has it.
-        The schema of Parquet has `gpt2fast.numerics_version` in its metadata where the model's numbers are the same on
-        every machine: on a CPU, with `gemm="panel"`.
+        A .parquet, .arrow, .jsonl, .csv or .tsv file.  What is no number, as the perplexity of an empty document, is
+        null in Parquet, Arrow and JSON and empty in CSV and TSV, which have no `tokens`; their texts are quoted as RFC
+        4180 has it.  Where the model's numbers are the same on every machine, on a CPU with `gemm="panel"`, the schema
+        of Parquet and Arrow has `gpt2fast.numerics_version` in its metadata; the other formats have no place for it but
+        the rows, and have it as their last column, `numerics_version`.
     context, stride, bos, allow_special
         As in `LanguageModel.score`.
     on_error
@@ -168,8 +169,9 @@ def score_files(
         raise InputError(f"stride is {stride}; the model's context is {lm.model.config.n_ctx} tokens")
     real_number("checkpoint_seconds", checkpoint_seconds, least=0)
     columns = _COLUMNS + ([Column("text", str)] if text else []) + (_TOKEN_COLUMNS if tokens else [])
-    same_bits = lm.model.device == "cpu" and lm.model.gemm == "panel"
-    metadata = {"gpt2fast.numerics_version": str(numerics_version)} if same_bits else None
+    if lm.model.same_bits and not has_metadata(out):
+        columns = [*columns, Column(VERSION, int)]
+    metadata = {"gpt2fast.numerics_version": str(numerics_version)} if lm.model.same_bits else None
     table_of(out, columns, metadata)
     path = path_of("out", out)
     if any(source.is_file and os.path.exists(path) and os.path.samefile(source.path, path) for source in sources):
@@ -206,7 +208,7 @@ def _identity(lm: LanguageModel) -> str:
     logits of a few ids."""
     digest = hashlib.blake2b(pickle.dumps(lm.tokenizer, 4), digest_size=16)
     digest.update(repr((lm.model.config, lm.model.dtype, lm.model.device, lm.model.gemm)).encode())
-    if lm.model.device == "cpu" and lm.model.gemm == "panel":
+    if lm.model.same_bits:
         ids = np.arange(min(8, lm.model.config.n_ctx)) % lm.model.config.vocab_size
         digest.update(np.ascontiguousarray(lm.model(ids, last_only=True)).tobytes())
     return digest.hexdigest()
@@ -323,5 +325,6 @@ def _row(source: Input, number: int, score: Score, columns: Sequence[Column]) ->
         "log_probabilities": score.log_probabilities.tolist,
         "ranks": score.ranks.tolist,
         "entropies": score.entropies.tolist,
+        VERSION: lambda: numerics_version,
     }
     return [values[column.name]() for column in columns]

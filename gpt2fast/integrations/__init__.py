@@ -1,1 +1,2 @@
-"""Where the tokenizer meets other tools' data: Ray and Hugging Face datasets.  Each module needs its tool only."""
+"""Where gpt2fast meets other tools: Ray, Hugging Face datasets, datatrove, Data-Juicer, lm-evaluation-harness, and
+scripts that were written for minicons.  Each module needs its tool only."""

@@ -1,7 +1,9 @@
-"""Hugging Face datasets: token ids for a dataset's column of text.
+"""Hugging Face datasets: token ids, or scores, for a dataset's column of text.
 
-    from gpt2fast.integrations.datasets import TokenizeExamples
+    from gpt2fast.integrations.datasets import ScoreExamples, TokenizeExamples
 
+    scored = dataset.map(ScoreExamples("gpt2", dtype="int8"), batched=True)
+    good = scored.filter(lambda perplexity: perplexity is not None and perplexity < 200, input_columns="perplexity")
     tokens = dataset.map(TokenizeExamples(eot="append"), batched=True, remove_columns=dataset.column_names)
 
 With `dataset.with_format("arrow")` before `map` no Python objects are made of the texts at all, which is quicker.
@@ -9,16 +11,21 @@ With `dataset.with_format("arrow")` before `map` no Python objects are made of t
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpt2fast.errors import InputTypeError
 from gpt2fast.integrations.column import TextColumn
+from gpt2fast.integrations.scores import TextScorer
 from gpt2fast.tokenizer.arrow import insert_eot
 from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["TokenizeExamples"]
+if TYPE_CHECKING:
+    from gpt2fast.language_model import LanguageModel
+
+__all__ = ["ScoreExamples", "TokenizeExamples"]
 
 
 class TokenizeExamples(TextColumn):
@@ -64,3 +71,33 @@ class TokenizeExamples(TextColumn):
             ids, lengths = insert_eot(ids, np.diff(offsets), self._eot, self._eot_id)
             offsets = np.concatenate(([0], np.cumsum(lengths)))
         return np.split(ids, offsets[1:-1]) if texts else []
+
+
+class ScoreExamples(TextScorer):
+    """A callable for `datasets.Dataset.map(…, batched=True)`: examples in, columns with the scores of their texts out.
+
+    The columns are `tokens`, `log_likelihood` (natural logarithm), `perplexity` and `bits_per_byte`, null where there
+    is no text.  `model` is a name or directory that `gpt2fast.load` takes with `options` (dtype, num_threads …), or a
+    `LanguageModel`; each process loads it once.  Pickles to the same bytes each time, so datasets finds its cached
+    results again.  A dataset in the format "arrow" is to be set to another before.
+
+    A call raises InputError where there is no such column, or one of those names, and InputTypeError where it holds
+    anything but strings.
+
+    >>> found = ScoreExamples()({"text": ["Once upon a time", None]})
+    >>> found["tokens"], [value and round(value, 2) for value in found["perplexity"]]
+    ([4, None], [7.07, None])
+    """
+
+    def __init__(self, model: str | Path | LanguageModel = "demo", *, field: str = "text", **options: Any) -> None:
+        super().__init__(model, field=field, options=options)
+
+    def __call__(self, batch: Any) -> dict[str, list[Any]]:
+        """The scores of the batch's texts, by the names of their columns."""
+        if hasattr(batch, "column_names"):
+            raise InputTypeError("the batch is an Arrow table; score the dataset with_format(None)")
+        self.check(list(batch.keys()))
+        texts = batch[self._field]
+        if isinstance(texts, str):
+            raise InputTypeError("the batch is a single example; say dataset.map(..., batched=True)")
+        return self.columns(list(texts))

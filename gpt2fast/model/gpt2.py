@@ -255,6 +255,11 @@ class GPT2:
         return sum(int(np.prod(shape)) for shape in expected_shapes(self.config).values())
 
     @property
+    def same_bits(self) -> bool:
+        """Whether results are the same bit for bit on every machine: on a CPU, with gemm "panel"."""
+        return self.device == "cpu" and self.gemm == "panel"
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that the weights take as they are kept."""
         return self._parameters.nbytes

@@ -9,7 +9,7 @@ from typing import Protocol
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["Configured", "beginning", "ends", "shared_vocabulary", "warn_of_ends"]
+__all__ = ["Configured", "beginning", "ending", "ends", "shared_vocabulary", "warn_of_ends"]
 
 #: GPT-2's end-of-text, which is in many configurations of models that have other tokens: it is their default.
 _GPT2_END = 50256
@@ -36,6 +36,12 @@ def beginning(model: Configured, tokenizer: Tokenizer) -> int | None:
         candidates += _known(model, tokenizer, tokenizer.bos_token_id)
     candidates += _ends(model, tokenizer)
     return candidates[0] if candidates else None
+
+
+def ending(model: Configured, tokenizer: Tokenizer) -> int | None:
+    """The id that ends a text, the first of several: the configuration's eos, else the tokenizer's; None where there is
+    none that both know."""
+    return next(iter(_ends(model, tokenizer)), None)
 
 
 def ends(model: Configured, tokenizer: Tokenizer) -> frozenset[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from gpt2fast.scoring.items import word_rows
+from gpt2fast.scoring.pairs import ComparedPair, Comparison
 from gpt2fast.scoring.score import Score, SpanScore, TokenScore
+from gpt2fast.scoring.spans import regions
 
-__all__ = ["Score", "SpanScore", "TokenScore"]
+__all__ = ["ComparedPair", "Comparison", "Score", "SpanScore", "TokenScore", "regions", "word_rows"]

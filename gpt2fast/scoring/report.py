@@ -14,7 +14,7 @@ from gpt2fast.scoring.score import Score, TokenScore
 __all__ = ["render_delimited", "render_html", "render_json_lines", "render_summary"]
 
 _COLUMNS = ("id", "start", "end", "token", "log_probability", "surprisal", "rank", "entropy")
-_WORD_COLUMNS = ("start", "end", "word", "log_probability", "surprisal", "num_tokens", "exact")
+_WORD_COLUMNS = ("start", "end", "word", "log_probability", "surprisal", "num_tokens", "exact", "entropy", "rank")
 
 _MOST_BITS = 16.0  # a surprisal from which on the page's colour grows no deeper
 
@@ -73,14 +73,16 @@ def render_summary(score: Score) -> str:
     )
 
 
-def render_delimited(score: Score, *, by_word: bool = False, delimiter: str = "\t") -> str:
+def render_delimited(
+    score: Score, *, by_word: bool = False, bow_correction: bool = False, delimiter: str = "\t"
+) -> str:
     """A line of names, then a row for each token, or each word, with a tab or another character between columns.
 
     Texts are as they are, quoted as RFC 4180 has it where they hold quotation marks, line ends or the delimiter; a byte
     that is not UTF-8 is `\\xNN`.
     """
     lines = [delimited_line(_WORD_COLUMNS if by_word else _COLUMNS, delimiter)]
-    for row in _rows(score, by_word):
+    for row in _rows(score, by_word, bow_correction):
         shown = (
             decoded(value)
             if isinstance(value, (str, bytes))
@@ -93,10 +95,10 @@ def render_delimited(score: Score, *, by_word: bool = False, delimiter: str = "\
     return "".join(lines)
 
 
-def render_json_lines(score: Score, *, by_word: bool = False) -> str:
+def render_json_lines(score: Score, *, by_word: bool = False, bow_correction: bool = False) -> str:
     """A JSON object for each token, or each word, one a line; a probability of 0 has the logarithm null."""
     lines = []
-    for row in _rows(score, by_word):
+    for row in _rows(score, by_word, bow_correction):
         values = {
             name: decoded(value)
             if isinstance(value, (str, bytes))
@@ -109,11 +111,11 @@ def render_json_lines(score: Score, *, by_word: bool = False) -> str:
     return "".join(lines)
 
 
-def _rows(score: Score, by_word: bool) -> Iterator[dict[str, Any]]:
+def _rows(score: Score, by_word: bool, bow_correction: bool) -> Iterator[dict[str, Any]]:
     """The tokens or the words of a text, each with its columns by name."""
     if by_word:
-        for word in score.by_word():
-            numbers = (word.log_probability, word.surprisal, word.num_tokens, word.exact)
+        for word in score.by_word(bow_correction=bow_correction):
+            numbers = (word.log_probability, word.surprisal, word.num_tokens, word.exact, word.entropy, word.rank)
             yield dict(zip(_WORD_COLUMNS, (*word.span, word.text, *numbers), strict=True))
         return
     for token in score.tokens:

@@ -11,10 +11,12 @@ Performance notes (30 November 2026, two cores of a busy AMD EPYC, medians):
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as List
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +24,19 @@ import numpy.typing as npt
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 from gpt2fast.kernels import elementwise
-from gpt2fast.model.pairing import Configured, beginning, shared_vocabulary
-from gpt2fast.scheduler import Measures, Model, Need, Scheduler, Sequence
+from gpt2fast.model.pairing import Configured, beginning, ending, shared_vocabulary
+from gpt2fast.scheduler import LOGITS, Measures, Model, Need, Scheduler, Sequence
 from gpt2fast.scoring.notebook import render_fragment
 from gpt2fast.scoring.spans import Punctuation, Span, tokens_of_spans, words
+from gpt2fast.scoring.texts import Scorable, as_scorable, text_of_ids
+from gpt2fast.scoring.word_starts import (
+    BowCorrection,
+    Starts,
+    WordStarts,
+    corrections,
+    log_shares,
+    word_starting_ids,
+)
 from gpt2fast.tokenizer.encoding import Tokenizer
 from gpt2fast.tokenizer.special import allowed_by
 
@@ -35,6 +46,7 @@ __all__ = [
     "ScoredText",
     "SpanScore",
     "TokenScore",
+    "measured",
     "score_choices",
     "score_sequences",
     "score_texts",
@@ -47,6 +59,10 @@ _LN2 = 0.6931471805599453  # of C libraries' logarithms not all are the same
 _SLOTS = 128
 _CACHED = 16384
 _FEWEST = 16
+# Tokens that stay in the cache after their text was measured, besides one text's: all that a step may have ended.
+_KEPT = 256
+
+S = TypeVar("S", bound=Sequence)
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -81,13 +97,18 @@ class SpanScore:
     text: str | bytes
     #: Where it is in the text: from this character (of bytes: byte) to before that one.
     span: tuple[int, int]
-    #: The sum of its tokens' log-probabilities, natural logarithms.
+    #: The sum of its tokens' log-probabilities, natural logarithms; corrected where that was asked for.
     log_probability: float
     #: How many tokens count to it.
     num_tokens: int
     #: Whether these tokens and the span have the same borders, white space aside.  Where not, a token counts whole to
     #: the span that it begins in.
     exact: bool
+    #: The entropy, in bits, of the distribution that its first token came from: how open the choice was before it; NaN
+    #: where no token counts to it.
+    entropy: float
+    #: How many tokens were more probable than its first one, plus one; 0 where no token counts to it.
+    rank: int
     #: The surprisal in bits, -log2 of the probability.
     surprisal: float = field(init=False)
 
@@ -111,6 +132,11 @@ class Score:
     ranks: Ids
     #: Entropies of the distributions that the tokens came from, in bits, float64 (T,).
     entropies: Floats
+    #: How probable it is between its tokens that a word begins: read when it is needed.
+    _starts: Callable[[], Starts] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_starts": None}  # the model stays where it is
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -161,12 +187,22 @@ class Score:
         """Whether no token had a more probable one beside it: greedy generation could have written this text."""
         return bool((self.ranks == 1).all())
 
-    def by_word(self, punctuation: Punctuation = "attached") -> list[SpanScore]:
+    def by_word(
+        self, punctuation: Punctuation = "attached", *, bow_correction: BowCorrection = False
+    ) -> list[SpanScore]:
         """The surprisals of words, which are what white space separates: a `SpanScore` for each.
 
         A word's surprisal includes that of the space before it, which is a part of its first token; white space after
         the last word counts to none.  Punctuation is "attached" to its word, or "separate": then it is an item of its
         own at a word's beginning or end, and stays inside a word as in "don't".
+
+        With `bow_correction` these are probabilities of words, not of their tokens: that the word ends belongs to it,
+        and that one begins, which the space of its first token says, to the word before.  True is the definition of
+        Pimentel and Meister 2024 (arXiv:2406.14561), as in their package wordsprobability; "minicons" that of minicons,
+        which leaves the first word as it is and does not count the end of the text as the end of a word.  Both find
+        borders by the space before a token: at other white space, as between lines, there is no correction.  The text
+        is read once more for it.  Raises InputError for another value, and where the score was unpickled and so knows
+        no model.
 
         >>> import gpt2fast
         >>> score = gpt2fast.load("demo").score("Once upon a time, there was a king.")
@@ -174,10 +210,12 @@ class Score:
         [('time,', 5.7), ('there', 4.3), ('was', 1.7), ('a', 1.1), ('king.', 11.6)]
         >>> [word.text for word in score.by_word("separate")][-2:]
         ['king', '.']
+        >>> [(word.text, round(word.surprisal, 1)) for word in score.by_word(bow_correction=True)][3:]
+        [('time,', 5.7), ('there', 4.4), ('was', 1.7), ('a', 1.2), ('king.', 12.0)]
         """
-        return self.by_spans(words(self.text, punctuation))
+        return self.by_spans(words(self.text, punctuation), bow_correction=bow_correction)
 
-    def by_spans(self, spans: List[Span]) -> list[SpanScore]:
+    def by_spans(self, spans: List[Span], *, bow_correction: BowCorrection = False) -> list[SpanScore]:
         """The surprisals of parts of the text, given as (start, end) in characters, of bytes in bytes: a `SpanScore`
         for each, sentences, regions of interest or another tokenizer's words.
 
@@ -190,14 +228,36 @@ class Score:
         >>> [(part.text, part.num_tokens, part.exact) for part in score.by_spans([(0, 16), (17, 33)])]
         [('Once upon a time', 4, True), ('there was a king', 4, True)]
         """
+        values = self.log_probabilities
+        if bow_correction:
+            if self._starts is None:
+                raise InputError(
+                    "bow_correction needs the model, which an unpickled score has not; score the text again"
+                )
+            values = values + corrections(self._starts(), bow_correction)
         return [
             SpanScore(
-                self.text[start:end], (start, end), math.fsum(self.log_probabilities[first:last]), last - first, exact
+                self.text[start:end],
+                (start, end),
+                math.fsum(values[first:last]),
+                last - first,
+                exact,
+                entropy=float(self.entropies[first]) if last > first else math.nan,
+                rank=int(self.ranks[first]) if last > first else 0,
             )
             for (start, end), (first, last, exact) in zip(
                 spans, tokens_of_spans(self.text, self.spans, spans), strict=True
             )
         ]
+
+    def starts(self) -> Starts:
+        """How probable it is before and after each token that a word begins, for which the text is read once more.
+
+        Raises InputError where the score was unpickled, and so knows no model.
+        """
+        if self._starts is None:
+            raise InputError("bow_correction needs the model, which an unpickled score has not; score the text again")
+        return self._starts()
 
     @property
     def tokens(self) -> list[TokenScore]:
@@ -218,18 +278,22 @@ class Score:
 def score_texts(
     model: Model,
     tokenizer: Tokenizer,
-    texts: List[str | bytes],
+    texts: List[Scorable],
     *,
-    context: str | bytes = "",
+    context: Scorable = "",
     stride: int | None = None,
     bos: bool = True,
+    eos: bool = False,
     allow_special: bool = False,
 ) -> list[Score]:
     """The scores of `texts`, in their order, each after `context`, and that after the token that begins texts.
 
+    A text, and the context, may also be given as token ids.
+
     White space at the context's end goes to the texts, as GPT-2's tokens carry the space before a word.  Without `bos`
     there is no token that begins texts; where there is no context either, a text's first token comes after nothing, has
-    no probability, and is left out of its score.  With `allow_special` special tokens in the texts and the context are
+    no probability, and is left out of its score.  With `eos` the token that ends texts comes after each text and is
+    scored with it, as a token without characters.  With `allow_special` special tokens in the texts and the context are
     these tokens, else text.
 
     A text beyond the model's context is read in windows, each `stride` tokens further on than the last one (default:
@@ -239,20 +303,54 @@ def score_texts(
     token to begin with, logits that are not finite.
     """
     scored = score_sequences(
-        model, tokenizer, texts, context=context, stride=stride, bos=bos, allow_special=allow_special
+        model, tokenizer, texts, context=context, stride=stride, bos=bos, eos=eos, allow_special=allow_special
     )
-    sequences = [text.sequence for text in scored if not text.sequence.complete]
-    if sequences:
-        capacity = min(model.config.n_ctx, max(len(sequence.ids) for sequence in sequences))
-        scheduler: Scheduler[ScoredSequence] = Scheduler(
-            model,
-            n_vocab=shared_vocabulary(model, tokenizer),
-            background=min(len(sequences), max(min(_CACHED // capacity, _SLOTS), _FEWEST)),
-            capacity=capacity,
-        )
-        for _ in scheduler.run(*sequences):
-            pass
-    return [text.score() for text in scored]
+    for _ in measured(model, shared_vocabulary(model, tokenizer), [[text.sequence for text in scored]]):
+        pass
+    of_text = bos and not len(context)
+    starts = WordStarts(partial(_read_starts, model, tokenizer, [text.sequence for text in scored], of_text=of_text))
+    return [replace(text.score(), _starts=partial(starts.of, i)) for i, text in enumerate(scored)]
+
+
+def _read_starts(model: Model, tokenizer: Tokenizer, sequences: List[ScoredSequence], *, of_text: bool) -> list[Starts]:
+    """The `Starts` of texts that were scored, which are read once more; `of_text`, where they come after nothing."""
+    starting, end = word_starting_ids(tokenizer), ending(model, tokenizer)
+    n_vocab = shared_vocabulary(model, tokenizer)
+    groups = [starting[starting < n_vocab], np.array([] if end is None else [end], np.int64)]
+    reading = [StartsSequence(sequence, groups, n_ctx=model.config.n_ctx) for sequence in sequences]
+    for _ in measured(model, n_vocab, [reading]):
+        pass
+    return [
+        Starts(one.shares, np.isin(sequence.targets, starting), np.isin(sequence.targets, groups[1]), of_text)
+        for one, sequence in zip(reading, sequences, strict=True)
+    ]
+
+
+def measured(model: Model, n_vocab: int, groups: Iterable[List[S]]) -> Iterator[S]:
+    """Have a scheduler read the sequences, and give each one that was not complete as soon as it is.
+
+    The sequences of a group begin alike, and what they share is read once; neighbouring groups share what they can.
+    Groups enter in their order, as slots become free.  Raises the error of a sequence that fails.
+    """
+    queue = deque(filter(None, ([one for one in group if not one.complete] for group in groups)))
+    lengths = [len(sequence.ids) for group in queue for sequence in group]
+    if not lengths:
+        return
+    capacity = min(model.config.n_ctx, max(lengths))
+    slots = min(len(lengths), max(min(_CACHED // capacity, _SLOTS), _FEWEST))
+    # The others of a group enter after the step that ended its beginning, which until then must be kept.
+    kept = 1 + -(-_KEPT // capacity)
+    scheduler: Scheduler[S] = Scheduler(model, n_vocab=n_vocab, slots=kept, background=slots, capacity=capacity)
+    left = len(lengths)
+    while left:
+        while queue and scheduler.running + scheduler.waiting < slots:
+            scheduler.add(*queue.popleft())
+        for sequence in scheduler.step():
+            if sequence.error is not None:
+                raise sequence.error
+            if sequence.finished:
+                left -= 1
+                yield sequence
 
 
 def score_choices(
@@ -280,11 +378,13 @@ def score_choices(
     return score_texts(model, tokenizer, choices, context=context, bos=bos, allow_special=allow_special)
 
 
-def _after(space: str | bytes, text: str | bytes) -> str | bytes:
+def _after(space: Any, text: str | bytes) -> Any:
     """The text with the white space before it; an empty one stays so."""
+    if not text or not space:
+        return text
     if isinstance(text, str):
-        return text and (space if isinstance(space, str) else space.decode()) + text
-    return text and (space.encode() if isinstance(space, str) else space) + text
+        return (space if isinstance(space, str) else space.decode()) + text
+    return (space.encode() if isinstance(space, str) else space) + text
 
 
 class ScoredSequence(Sequence):
@@ -298,9 +398,12 @@ class ScoredSequence(Sequence):
     def __init__(self, ids: list[int], first: int, *, n_ctx: int, stride: int) -> None:
         # Nothing comes of what is after the last id.
         super().__init__(ids[:-1])
-        self._targets = ids[first:]
-        self._first = first - 1
-        self._stride = stride
+        #: The ids that are measured.
+        self.targets = ids[first:]
+        #: What comes before them is read only.
+        self.first = first
+        #: How far windows go on.
+        self.stride = stride
         self._done = 0
         self._parts: list[Floats] = []
         self.dropped = self._window(n_ctx)
@@ -308,12 +411,22 @@ class ScoredSequence(Sequence):
     @property
     def next_output(self) -> int:
         """The place of the last id before the next one to be measured."""
-        return self._first + self._done
+        return self.first - 1 + self._done
 
     @property
     def complete(self) -> bool:
         """Whether all ids are measured."""
-        return self._done == len(self._targets)
+        return self._done == len(self.targets)
+
+    @property
+    def log_probabilities(self) -> Floats:
+        """The natural logarithms of the probabilities of the ids so far, float64 (n,)."""
+        return self.measures[:, 0]
+
+    @property
+    def ranks(self) -> Ids:
+        """How many ids were more probable than each of the ids so far, plus one, int64 (n,)."""
+        return self.measures[:, 1].astype(np.int64)
 
     @property
     def measures(self) -> Floats:
@@ -321,7 +434,7 @@ class ScoredSequence(Sequence):
         return np.concatenate([np.empty((0, 3)), *self._parts])
 
     def need(self, start: int, stop: int) -> Need:
-        return Measures(self._targets[start - self._first : stop - self._first])
+        return Measures(self.targets[start - self.first + 1 : stop - self.first + 1])
 
     def take(self, values: Any) -> None:
         broken = np.isnan(values[:, 0])
@@ -336,18 +449,44 @@ class ScoredSequence(Sequence):
 
     def _window(self, n_ctx: int) -> int:
         """How many of the first ids the window that goes on from the next output leaves out."""
-        end = min(max(n_ctx, self.next_output + self._stride), len(self.ids))
+        end = min(max(n_ctx, self.next_output + self.stride), len(self.ids))
         return max(end - n_ctx, 0)
+
+
+class StartsSequence(ScoredSequence):
+    """A text that was scored, read for the `shares` of groups of ids before each of its tokens and after the last."""
+
+    def __init__(self, scored: ScoredSequence, groups: List[Ids], *, n_ctx: int) -> None:
+        ids = scored.ids[: scored.first] + scored.targets
+        # Any id will do behind the last one: it is not read, and nobody asks for its probability.
+        super().__init__([*ids, 0], scored.first, n_ctx=n_ctx, stride=scored.stride)
+        self._groups = groups
+
+    @property
+    def shares(self) -> Floats:
+        """The logarithms of the groups' probabilities, float64 (n, groups)."""
+        return np.concatenate([np.empty((0, len(self._groups))), *self._parts])
+
+    def need(self, start: int, stop: int) -> Need:
+        return LOGITS
+
+    def take(self, values: Any) -> None:
+        shares = log_shares(values, self._groups)
+        if np.isnan(shares).any():
+            raise NonFiniteError("the logits are not finite")
+        self._parts.append(shares)
+        self._done += len(shares)
 
 
 def score_sequences(
     model: Configured,
     tokenizer: Tokenizer,
-    texts: List[str | bytes],
+    texts: List[Scorable],
     *,
-    context: str | bytes = "",
+    context: Scorable = "",
     stride: int | None = None,
     bos: bool = True,
+    eos: bool = False,
     allow_special: bool = False,
 ) -> list[ScoredText]:
     """What `score_texts` has a scheduler read, one for each of `texts`.  Arguments and errors are the same."""
@@ -355,10 +494,15 @@ def score_sequences(
     stride = max(n_ctx // 2, 1) if stride is None else whole_number("stride", stride, least=1)
     if stride > n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {n_ctx} tokens")
-    stem = _checked(context, "context").rstrip()
-    space = context[len(stem) :]
     allowed = allowed_by(allow_special)
-    begin = tokenizer.encode(stem, allowed_special=allowed, disallowed_special=())
+
+    def encoded(text: str | bytes) -> list[int]:
+        return tokenizer.encode(text, allowed_special=allowed, disallowed_special=())
+
+    before = as_scorable(context, "context")
+    stem = before if isinstance(before, list) else before.rstrip()
+    space: Any = before[len(stem) :]
+    begin = stem if isinstance(stem, list) else encoded(stem)
     if bos:
         first = beginning(model, tokenizer)
         if first is None:
@@ -367,20 +511,36 @@ def score_sequences(
                 "scores without one"
             )
         begin = [first, *begin]
+    end = ending(model, tokenizer) if eos else None
+    if eos and end is None:
+        raise InputError("neither configuration nor tokenizer has a token that ends texts; eos=False scores without it")
     n_vocab = shared_vocabulary(model, tokenizer)
     found = []
-    for i, text in enumerate(texts):
-        text = _after(space, _checked(text, f"texts[{i}]"))
-        ids, spans = tokenizer.encode_with_offsets(text, allowed_special=allowed)
-        sequence = begin + ids
-        highest = max(sequence, default=0)
-        if highest >= n_vocab:
-            raise InputError(f"texts[{i}] has token {highest}; the model's vocabulary has {n_vocab} tokens")
+    for i, given in enumerate(texts):
+        text = as_scorable(given, f"texts[{i}]")
+        if isinstance(text, list):
+            ids = text
+            _check_ids(ids, n_vocab, f"texts[{i}]")
+            text, spans = text_of_ids(tokenizer, ids)
+            sequence = begin + (encoded(space) if ids and space else []) + ids
+        else:
+            text = _after(space, text)
+            ids, spans = tokenizer.encode_with_offsets(text, allowed_special=allowed)
+            sequence = begin + ids
+        if end is not None:
+            ids, spans, sequence = [*ids, end], [*spans, (len(text), len(text))], [*sequence, end]
+        _check_ids(sequence, n_vocab, f"texts[{i}]")
         # What comes after nothing cannot be measured.
-        unscored = 0 if begin else 1
-        scored = ScoredSequence(sequence, len(begin) + unscored, n_ctx=n_ctx, stride=stride)
+        unscored = 0 if len(sequence) > len(ids) else 1
+        scored = ScoredSequence(sequence, len(sequence) - len(ids) + unscored, n_ctx=n_ctx, stride=stride)
         found.append(ScoredText(text, ids[unscored:], spans[unscored:], scored))
     return found
+
+
+def _check_ids(ids: list[int], n_vocab: int, name: str) -> None:
+    highest = max(ids, default=0)
+    if highest >= n_vocab:
+        raise InputError(f"{name} has token {highest}; the model's vocabulary has {n_vocab} tokens")
 
 
 class ScoredText(NamedTuple):

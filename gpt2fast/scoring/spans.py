@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, InputTypeError
 
-__all__ = ["Punctuation", "Span", "tokens_of_spans", "words"]
+__all__ = ["Punctuation", "Span", "regions", "tokens_of_spans", "words"]
 
 Span = tuple[int, int]
 Punctuation = Literal["attached", "separate"]
@@ -38,6 +38,32 @@ def words(text: str | bytes, punctuation: Punctuation = "attached") -> list[Span
     characters = _characters(text)
     whole = [match.span() for match in re.finditer(r"\S+", characters)]
     return whole if punctuation == "attached" else [part for span in whole for part in _parts(characters, *span)]
+
+
+def regions(text: str, separator: str = "|") -> tuple[str, list[Span]]:
+    """The text without its separators, and the spans of the regions between them, without white space at their ends.
+
+    Where white space stands on both sides of a separator, that on its right goes with it, so "the | old man" is "the
+    old man"; other white space stays.  An empty region is one of no characters, but a separator at the beginning or the
+    end of the text does not make one.  Raises InputError for an empty separator.
+
+    >>> regions("the |old man| slept")
+    ('the old man slept', [(0, 3), (4, 11), (12, 17)])
+    """
+    if not separator:
+        raise InputError("separator is empty; expected what stands between regions")
+    whole, spans = "", []
+    parts = text.split(separator)
+    for i, part in enumerate(parts):
+        if i in (0, len(parts) - 1) and not part.strip():
+            continue
+        if not whole or whole[-1].isspace():
+            part = part.lstrip() if i else part
+        inside = part.strip()
+        start = len(whole) + len(part) - len(part.lstrip()) if inside else len(whole)
+        spans.append((start, start + len(inside)))
+        whole += part
+    return whole, spans
 
 
 def _parts(text: str, start: int, end: int) -> Iterator[Span]:

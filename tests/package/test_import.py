@@ -11,7 +11,7 @@ import gpt2fast
 from gpt2fast import errors
 
 OPTIONAL = {"torch", "tiktoken", "transformers", "cupy", "ray", "starlette", "huggingface_hub", "ml_dtypes", "scipy"}
-OPTIONAL |= {"uvicorn", "prometheus_client", "requests"}
+OPTIONAL |= {"uvicorn", "prometheus_client", "requests", "datasets", "pyarrow", "lm_eval", "datatrove", "data_juicer"}
 
 
 def loaded_by(code):
@@ -48,6 +48,11 @@ def test_tokenizing_loads_no_large_module_of_the_standard_library():
 def test_generating_loads_nothing_optional():
     loaded = loaded_by("import gpt2fast; gpt2fast.load('demo').generate('Once', max_new_tokens=2)")
     assert not loaded & OPTIONAL
+
+
+def test_corpora_load_no_engine():
+    loaded = loaded_by("import gpt2fast.corpus, gpt2fast.cli")
+    assert not {name for name in loaded if name.startswith(("gpt2fast.model", "gpt2fast.kernels", "gpt2fast.scoring"))}
 
 
 def test_safetensors_needs_no_compiled_module():

@@ -236,7 +236,10 @@ def test_markers_in_the_text_are_text(lm: gpt2fast.LanguageModel) -> None:
     ("call", "error", "words"),
     [
         (lambda lm: lm.score(5), InputTypeError, "texts[0] is of type int"),
-        (lambda lm: lm.score("a", context=[1]), InputTypeError, "context is of type list"),
+        (lambda lm: lm.score("a", context=1), InputTypeError, "context is of type int"),
+        (lambda lm: lm.score("a", context=[1.5]), InputTypeError, "an id of context is 1.5"),
+        (lambda lm: lm.score([4096]), InputError, "texts[0] has token 4096; the model's vocabulary has 4096 tokens"),
+        (lambda lm: lm.score([-1]), InputError, "an id of texts[0] is -1"),
         (lambda lm: lm.score_batch("abc"), InputTypeError, "texts is one str"),
         (lambda lm: lm.score_batch(["a", None]), InputTypeError, "texts[1] is of type NoneType"),
         (lambda lm: lm.score("a", stride=0), InputError, "stride is 0"),

@@ -1,0 +1,120 @@
+"""Items of an experiment to tables in long format: a row for each word, or each region, of each item."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Protocol
+
+from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.scoring.score import Score
+from gpt2fast.scoring.spans import Punctuation, Span, regions, words
+from gpt2fast.scoring.word_starts import BowCorrection
+
+__all__ = ["ITEM_COLUMNS", "Scorer", "frequency_key", "word_rows"]
+
+#: The columns that are added to an item's, with the types of their values.
+ITEM_COLUMNS: dict[str, type] = {
+    "region": int,
+    "word": str,
+    "n_tokens": int,
+    "surprisal": float,
+    "entropy": float,
+    "rank": int,
+}
+
+#: Items whose texts are scored together.
+_GROUP = 64
+
+
+class Scorer(Protocol):
+    """`gpt2fast.LanguageModel`, as far as it scores."""
+
+    @property
+    def score_batch(self) -> Callable[..., list[Score]]: ...
+
+
+def word_rows(
+    lm: Scorer,
+    items: Iterable[Mapping[str, Any]],
+    *,
+    text: str = "text",
+    separator: str | None = None,
+    punctuation: Punctuation = "attached",
+    bow_correction: BowCorrection = False,
+    frequencies: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Iterator[dict[str, Any]]:
+    """For each of `items` a row for each word of its text, or for each region where a `separator` stands between them:
+    the table in long format that R and pandas want, as dicts.
+
+    A row has all that the item has but its `text`; `item`, its number from 1, where the item has no such column itself;
+    `region`, the number of the word or region in its text, from 1; `word`, what it reads; `n_tokens`; `surprisal`, in
+    bits; `entropy`, in bits, of the distribution that its first token came from; `rank` of its first token among all
+    tokens, 1 for the likeliest.  A region without tokens has NaN and 0.  With `frequencies`, of words as
+    `frequency_key` writes them, there is also `log_frequency`, the natural logarithm, NaN for a word that is not there.
+
+    `punctuation` and `bow_correction` are those of `Score.by_word`; `options` are those of `LanguageModel.score`, such
+    as `context`.  Items are scored some at a time, as they are asked for.
+
+    Raises InputError where an item has no `text`, or another column of a name that a row has; InputTypeError where it
+    is no str; and what `LanguageModel.score` raises.
+
+    >>> import gpt2fast
+    >>> items = [{"condition": "a", "text": "the |old man| slept"}]
+    >>> rows = list(word_rows(gpt2fast.load("demo"), items, separator="|"))
+    >>> list(rows[0])
+    ['item', 'condition', 'region', 'word', 'n_tokens', 'surprisal', 'entropy', 'rank']
+    >>> [(row["region"], row["word"], row["n_tokens"], round(row["surprisal"], 1)) for row in rows]
+    [(1, 'the', 1, 11.9), (2, 'old man', 2, 13.2), (3, 'slept', 1, 16.3)]
+    """
+    numbered = enumerate(items, 1)
+    added = {*ITEM_COLUMNS, *(() if frequencies is None else ("log_frequency",))}
+    while group := list(islice(numbered, _GROUP)):
+        found = [_text_and_spans(item, number, text, separator, punctuation, added) for number, item in group]
+        scores = lm.score_batch([whole for whole, _ in found], **options)
+        for (number, item), (whole, spans), score in zip(group, found, scores, strict=True):
+            moved = len(score.text) - len(whole)  # white space that came from the context
+            spans = [(start + moved, end + moved) for start, end in spans]
+            others = {name: value for name, value in item.items() if name != text}
+            for i, part in enumerate(score.by_spans(spans, bow_correction=bow_correction), 1):
+                row = {
+                    "item": number,
+                    **others,
+                    "region": i,
+                    "word": part.text,
+                    "n_tokens": part.num_tokens,
+                    "surprisal": part.surprisal if part.num_tokens else math.nan,
+                    "entropy": part.entropy,
+                    "rank": part.rank,
+                }
+                if frequencies is not None:
+                    frequency = frequencies.get(frequency_key(str(part.text)), 0.0)
+                    row["log_frequency"] = math.log(frequency) if frequency > 0 else math.nan
+                yield row
+
+
+def frequency_key(word: str) -> str:
+    """How a word is looked up: in lower case, without punctuation at its ends.
+
+    >>> frequency_key("“Philosopher’s,”")
+    'philosopher’s'
+    """
+    inside = [word[slice(*span)] for span in words(word, "separate")]
+    longest = max(inside, key=lambda part: (any(map(str.isalnum, part)), len(part)), default="")
+    return longest.lower()
+
+
+def _text_and_spans(
+    item: Mapping[str, Any], number: int, name: str, separator: str | None, punctuation: Punctuation, added: set[str]
+) -> tuple[str, list[Span]]:
+    if name not in item:
+        raise InputError(f"item {number} has no column {name!r}, but {', '.join(map(repr, item)) or 'none'}")
+    taken = sorted(added.intersection(item) - {name})
+    if taken:
+        raise InputError(f"item {number} has a column {taken[0]!r}, which the table has, too; give it another name")
+    text = item[name]
+    if not isinstance(text, str):
+        raise InputTypeError(f"{name!r} of item {number} is of type {type(text).__name__}; expected str")
+    return (text, words(text, punctuation)) if separator is None else regions(text, separator)
