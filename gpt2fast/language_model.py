@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import one_of, whole_number
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.beam import Beam, beam_searches
 from gpt2fast.generation.generate import Generation, Prompt, Settings, Step, generate, steps
@@ -471,12 +471,10 @@ class LanguageModel:
             return ModelDrafter(self.model, model, size)
         if speculate is None:
             speculate = "lookup" if self.model.gemm == "panel" else "off"
-        if speculate == "off":
+        if one_of("speculate", speculate, ("int4", "int8", "lookup", "off")) == "off":
             return None
         if speculate == "lookup":
             return PromptLookup()
-        if speculate not in ("int8", "int4"):
-            raise InputError(f"speculate is {speculate!r}; expected 'int4', 'int8', 'lookup' or 'off'")
         if speculate == self.model.dtype:
             raise InputError(f"speculate is {speculate!r}, but the model itself is kept so; nothing would be quicker")
         if speculate not in self._drafts:

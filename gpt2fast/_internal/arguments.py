@@ -45,8 +45,9 @@ def utf8(name: str, value: Any) -> bytes:
         raise InputError(f"{name} is {value!a}, which holds a lone surrogate; expected text that UTF-8 has") from None
 
 
-def whole_number(name: str, value: Any, *, least: int = 0) -> int:
-    """`value` as an int.  Raises InputTypeError where it is no whole number, InputError where it is under `least`.
+def whole_number(name: str, value: Any, *, least: int = 0, most: int | None = None) -> int:
+    """`value` as an int.  Raises InputTypeError where it is no whole number, InputError where it is under `least` or over
+    `most`.
 
     >>> whole_number("top_k", 40)
     40
@@ -59,6 +60,8 @@ def whole_number(name: str, value: Any, *, least: int = 0) -> int:
         raise InputTypeError(f"{name} is {value!r}; expected a whole number") from None
     if number < least:
         raise InputError(f"{name} is {number}; expected {least} or more")
+    if most is not None and number > most:
+        raise InputError(f"{name} is {number}; expected {most} or less")
     return number
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import one_of, whole_number
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.sampling import Sampling
 from gpt2fast.generation.stop_strings import check_stop
@@ -62,8 +62,7 @@ class Settings(Sampling):
             self._set("seed", whole_number("seed", self.seed))
         if self.logprobs is not None:
             self._set("logprobs", whole_number("logprobs", self.logprobs))
-        if self.overflow not in ("stop", "error", "slide"):
-            raise InputError(f"overflow is {self.overflow!r}; expected 'stop', 'error' or 'slide'")
+        one_of("overflow", self.overflow, ("stop", "error", "slide"))
         if self.overflow == "slide" and self.max_new_tokens is None:
             raise InputError("max_new_tokens is None and overflow 'slide': such a text might never end")
         self._set("batch_size", whole_number("batch_size", self.batch_size, least=1))

@@ -36,6 +36,7 @@ from gpt2fast.server.request_body import RequestBody
 from gpt2fast.server.service import Service
 from gpt2fast.server.text_routes import TextRoutes
 from gpt2fast.server.token_routes import TokenRoutes
+from gpt2fast.server.turns import InTurn
 
 __all__ = ["create_app"]
 
@@ -80,6 +81,7 @@ def create_app(
     routes = _routes(service)
     paths = {route.path for route in routes}
     middleware = [
+        Middleware(InTurn, turns=service.turns),
         Middleware(Tidied),
         Middleware(Observed, metrics=service.metrics, paths=paths),
         Middleware(Charged, budget=service.budget),

@@ -24,6 +24,7 @@ from gpt2fast.server.engine import Engine
 from gpt2fast.server.guard import is_loopback
 from gpt2fast.server.keys import Key
 from gpt2fast.server.limits import Limits
+from gpt2fast.server.turns import Share
 
 __all__ = ["Server", "bind", "serve"]
 
@@ -87,6 +88,7 @@ class Server(uvicorn.Server):
         self._engine = engine
         self._limits = limits
         self._ready = ready
+        self._share = Share()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -97,7 +99,7 @@ class Server(uvicorn.Server):
 
     def _listen(self, bound: socket.socket) -> Any:
         def protocol() -> Connection:
-            return Connection(self.config, self.server_state, self.lifespan.state)
+            return Connection(self.config, self.server_state, self.lifespan.state, share=self._share)
 
         connections: Any = self.server_state.connections
         return Listener(

@@ -23,10 +23,12 @@ __all__ = [
     "as_id",
     "as_ids",
     "as_list_of_ids",
+    "as_spanned_text",
     "as_text",
     "as_texts",
     "id_dtype",
     "is_unicode",
+    "no_errors",
     "no_text",
     "no_texts",
 ]
@@ -70,6 +72,13 @@ def as_text(text: Text, strict: bool = False) -> Text:
     return text
 
 
+def no_errors(errors: Any) -> InputError | InputTypeError:
+    """The error for what is no name of an error handler of `bytes.decode`."""
+    if not isinstance(errors, str):
+        return InputTypeError(f"errors is of type {type(errors).__name__}; expected str")
+    return InputError(f"errors is {errors!r:.60}; expected 'replace', 'strict', 'ignore' …")
+
+
 def as_texts(texts: Iterable[Text]) -> Sequence[Text]:
     """`texts` as a list or tuple.  Raises InputTypeError for a single text, whose characters are not meant."""
     if isinstance(texts, (list, tuple)):
@@ -80,6 +89,14 @@ def as_texts(texts: Iterable[Text]) -> Sequence[Text]:
         return list(texts)
     except TypeError:
         raise InputTypeError(f"texts is of type {type(texts).__name__}; expected a list of texts") from None
+
+
+def as_spanned_text(text: Text) -> Text:
+    """`text` as `as_text` makes it.  Raises InputError for a str with lone surrogates, too: its characters have no places
+    in UTF-8."""
+    if isinstance(text, str) and not is_unicode(text):
+        raise InputError("the text holds a lone surrogate, which has no place in UTF-8; its spans are not defined")
+    return as_text(text)
 
 
 def is_unicode(text: str) -> bool:
