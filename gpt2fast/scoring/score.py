@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import flag, listed, whole_number
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 from gpt2fast.kernels import elementwise
 from gpt2fast.model.pairing import Configured, beginning, shared_vocabulary
@@ -192,6 +192,7 @@ class Score:
         >>> [(part.text, part.num_tokens, part.exact) for part in score.by_spans([(0, 16), (17, 33)])]
         [('Once upon a time', 4, True), ('there was a king', 4, True)]
         """
+        spans = listed("spans", spans, "pairs of a start and an end")
         return [
             SpanScore(
                 self.text[start:end], (start, end), math.fsum(self.log_probabilities[first:last]), last - first, exact
@@ -271,6 +272,7 @@ def score_choices(
     An empty context without `bos` is the token that begins texts all the same: a choice is scored whole.
     """
     _checked(context, "context")
+    choices, bos = listed("choices", choices, "a list of texts"), flag("bos", bos)
     for i, choice in enumerate(choices):
         if type(_checked(choice, f"choices[{i}]")) is not type(context):
             raise InputTypeError(
@@ -357,6 +359,7 @@ def score_sequences(
     stride = max(n_ctx // 2, 1) if stride is None else whole_number("stride", stride, least=1)
     if stride > n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {n_ctx} tokens")
+    bos = flag("bos", bos)
     stem = _checked(context, "context").rstrip()
     space = context[len(stem) :]
     allowed = allowed_by(allow_special)
@@ -372,7 +375,7 @@ def score_sequences(
     n_vocab = shared_vocabulary(model, tokenizer)
     in_context = max(begin, default=0)
     found = []
-    for i, text in enumerate(texts):
+    for i, text in enumerate(listed("texts", texts, "a list of texts")):
         text = _after(space, _checked(text, f"texts[{i}]"))
         ids, spans = tokenizer.encode_with_offsets_flat(text, allowed_special=allowed)
         highest = max(in_context, int(ids.max(initial=0)))

@@ -19,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gpt2fast.errors import Error
+from gpt2fast._internal.arguments import listed
+from gpt2fast.errors import Error, InputTypeError
 from gpt2fast.language_model import LanguageModel
 from gpt2fast.server.addresses import Tidied
 from gpt2fast.server.api_errors import ApiError, Failed, Gone, Json
@@ -75,6 +76,10 @@ def create_app(
     these are given, and not by pages of other origins than `origins`.  `speculate` is as for `LanguageModel.drafter`,
     which raises where it is wrong.  With `allow_special` special tokens in texts are tokens, not text.
     """
+    if limits is not None and not isinstance(limits, Limits):
+        raise InputTypeError(f"limits is of type {type(limits).__name__}; expected Limits")
+    keys, origins = listed("keys", keys, "keys"), listed("origins", origins, "origins")
+    hosts = None if hosts is None else listed("hosts", hosts, "names of hosts")
     service = Service(
         lm, name, limits or Limits(), speculate=speculate, template=chat_template, allow_special=allow_special
     )

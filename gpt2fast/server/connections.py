@@ -24,6 +24,9 @@ _log = logging.getLogger("gpt2fast.server")
 
 # Bytes of an answer that wait in a connection's buffer before its next part has to wait, too.
 _UNSENT = 1 << 14
+# Bytes that are taken from a connection at once, and lines of a request's head: each line takes some 4 us to parse.
+_RECEIVED = 1 << 14
+_MOST_LINES = 200
 # Connections that the kernel holds until they are accepted.
 _BACKLOG = 1024
 # Descriptors for files, the event loop and the next client.
@@ -64,6 +67,8 @@ class Connection(H11Protocol):
         """The client is there; the head of its first request is due."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_UNSENT)
+        if hasattr(transport, "max_size"):  # not so with TLS
+            transport.max_size = _RECEIVED
         self.flow = self._flow = _Flow(transport)
         self.head_since = time.monotonic()
 
@@ -131,7 +136,15 @@ class _Shared(h11.Connection):
         if not self._share.left():
             self._later()
             return h11.NEED_DATA
+        if self.their_state is h11.IDLE:
+            self._check_head()
         return super().next_event()
+
+    def _check_head(self) -> None:
+        """Refuse a head of too many lines, before any is parsed."""
+        head, _, _ = self.trailing_data[0].partition(b"\r\n\r\n")
+        if head.count(b"\n") > _MOST_LINES or len(head) > 2 * _RECEIVED:
+            raise h11.RemoteProtocolError(f"a head of more than {_MOST_LINES} lines, or of too many bytes", 431)
 
 
 class _Flow(FlowControl):

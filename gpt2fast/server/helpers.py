@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Helpers:
     """A few threads, of which no client has more than one: what else a client asks for waits until that has ended.
 
-    Work of several clients begins in the order in which they came.  Nothing breaks off what has begun, not even that its
-    client leaves: the client waits for it in any case.
+    Work of several clients begins in the order in which they came.  Nothing breaks off what has begun: a client whose
+    request is given up gets its next thread when that has ended.
     """
 
     def __init__(self, count: int) -> None:

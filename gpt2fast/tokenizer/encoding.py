@@ -6,6 +6,7 @@ The work is done in Rust (`gpt2fast._bpe`); here are the defaults, the policy fo
 from __future__ import annotations
 
 from gpt2fast import _bpe
+from gpt2fast._internal.arguments import listed, path_name
 from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
 from gpt2fast.tokenizer.decode_stream import DecodeStream
@@ -100,7 +101,9 @@ class Tokenizer:
 
         from gpt2fast.tokenizer.files import read_vocab_and_merges
 
-        return cls(read_vocab_and_merges(vocab, merges, tuple(special_tokens)), name=Path(vocab).parent.name or "vocab")
+        specials = tuple(listed("special_tokens", special_tokens, "a sequence of texts"))
+        name = Path(path_name(vocab)).parent.name or "vocab"
+        return cls(read_vocab_and_merges(vocab, merges, specials), name=name)
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> Tokenizer:
@@ -182,7 +185,8 @@ class Tokenizer:
         [66, 1878, 165]
         """
         if (
-            not allowed_special
+            allowed_special is _NONE
+            and isinstance(disallowed_special, str)
             and disallowed_special == "all"
             and isinstance(text, str)
             and self._only_special is not None

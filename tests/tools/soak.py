@@ -11,8 +11,8 @@ tokenize a corpus are killed at random and begun again, until they have made the
 
 After a fifth of the time everything pauses, and what both processes hold at rest is noted: by then caches, pools of
 threads and modules that are loaded when they are first used are there.  At the end descriptors and threads must be as
-many, the server's places and bytes free, and resident memory at most a tenth and 48 MB above: the heap of C is in pieces
-then, which `free` does not give back, and how many depends on what was asked for last.
+many, the server's places and bytes free, and resident memory at most a tenth and 48 MB above: the heap of C is in
+pieces then, which `free` does not give back, and how many depends on what was asked for last.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("support", "server")] + [
-    str(Path(__file__).parents[2])
-]
-from live_server import command, raw
-from test_server_load import measured, requests, texts_of
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "support"), str(TESTS / "server")]
+from live_server import command, raw  # noqa: E402
+from test_server_load import measured, requests, texts_of  # noqa: E402
 
-import gpt2fast
+import gpt2fast  # noqa: E402
 
 # Resident memory at rest may be a tenth and this much, in bytes, above what it was.
 ALLOWANCE = 48 << 20
