@@ -99,7 +99,7 @@ FUZZ_FLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 LIBFUZZER := -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -max_total_time=$(FUZZ_SECONDS)
 
-fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer, reader or loader, FUZZ_SECONDS=60 for each of six targets
+fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer, readers, loader or server, FUZZ_SECONDS=60 for each of seven targets
 	RUSTFLAGS="$(FUZZ_FLAGS)" cargo build -q --release --locked --manifest-path rust/fuzz/Cargo.toml \
 		--target $(HOST) --target-dir target/fuzz
 	@for target in added encode vocabulary; do \
@@ -107,11 +107,16 @@ fuzz: $(VENV)/.installed-fuzz  ## look for inputs that break tokenizer, reader o
 		target/fuzz/$(HOST)/release/$$target $(LIBFUZZER) -artifact_prefix=target/fuzz/$$target- \
 			target/fuzz/corpus/$$target || exit 1; \
 	done
-	@for target in safetensors checkpoint compressed; do \
+	@for target in safetensors checkpoint compressed server; do \
 		echo "== fuzz: $$target =="; mkdir -p target/fuzz/corpus/$$target; \
 		$(BIN)/python tests/tools/fuzz_$$target.py $(LIBFUZZER) -artifact_prefix=target/fuzz/$$target- \
 			target/fuzz/corpus/$$target || exit 1; \
 	done
+
+SOAK_MINUTES ?= 5
+.PHONY: soak
+soak: $(VENV)/.installed-test  ## everything at once for SOAK_MINUTES=5: right answers, and at the end all is back where it was
+	$(BIN)/python tests/tools/soak.py --minutes $(SOAK_MINUTES)
 
 # The package again, under build/sanitize, with its kernels watched: no access outside of memory, no undefined behaviour.
 # The kernels for GPUs are watched as they run on the CPU, once for all levels.

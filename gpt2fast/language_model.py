@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import listed, whole_number
 from gpt2fast.checkpoint.heads import LabelHead, read_head
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.beam import Beam, beam_searches
@@ -228,7 +228,7 @@ class LanguageModel:
         """
         if isinstance(prompts, (str, bytes)):
             raise InputTypeError(f"prompts is one {type(prompts).__name__}; expected a list of prompts")
-        ids = [self._ids(prompt, options) for prompt in prompts]
+        ids = [self._ids(prompt, options) for prompt in listed("prompts", prompts, "a list of prompts")]
         settings, drafter = self._split(options, len(ids))
         found = generate(self.model, self.tokenizer, ids, settings, on_token=on_token, drafter=drafter)
         return [samples[0] for samples in found]
@@ -347,7 +347,10 @@ class LanguageModel:
         return beam_searches(
             self.model,
             self.tokenizer,
-            [self._ids(prompt, {"allow_special": allow_special}) for prompt in prompts],
+            [
+                self._ids(prompt, {"allow_special": allow_special})
+                for prompt in listed("prompts", prompts, "a list of prompts")
+            ],
             settings,
             num_beams=num_beams,
             num_return_sequences=num_return_sequences,
@@ -564,12 +567,12 @@ class LanguageModel:
             return ModelDrafter(self.model, model, size)
         if speculate is None:
             speculate = "lookup" if self.model.gemm == "panel" else "off"
+        if not isinstance(speculate, str) or speculate not in ("int4", "int8", "lookup", "off"):
+            raise InputError(f"speculate is {speculate!r}; expected 'int4', 'int8', 'lookup' or 'off'")
         if speculate == "off":
             return None
         if speculate == "lookup":
             return PromptLookup()
-        if speculate not in ("int8", "int4"):
-            raise InputError(f"speculate is {speculate!r}; expected 'int4', 'int8', 'lookup' or 'off'")
         if speculate == self.model.dtype:
             raise InputError(f"speculate is {speculate!r}, but the model itself is kept so; nothing would be quicker")
         if speculate not in self._drafts:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
-from typing import Any
+import os
 
 from gpt2fast.errors import InputError, InputTypeError
 
-__all__ = ["flag", "one_of", "real_number", "utf8", "whole_number"]
+TYPE_CHECKING = False  # as typing has it, which takes long to load
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+__all__ = ["flag", "ids_of", "listed", "one_of", "path_name", "real_number", "utf8", "whole_number"]
 
 
 def flag(name: str, value: Any) -> bool:
@@ -35,6 +39,60 @@ def one_of(name: str, value: Any, expected: Iterable[str]) -> str:
     return value
 
 
+def listed(name: str, values: Any, expected: str) -> list[Any]:
+    """What can be gone through as a list.  Raises InputTypeError where it cannot, InputError where that fails with a
+    ValueError, as of a closed file.
+
+    >>> listed("prompts", ("a", "b"), "a list of prompts")
+    ['a', 'b']
+    """
+    try:
+        return list(values)
+    except TypeError:
+        raise InputTypeError(f"{name} is of type {type(values).__name__}; expected {expected}") from None
+    except ValueError as error:
+        raise InputError(f"{name}: {error}; expected {expected}") from error
+
+
+def ids_of(name: str, values: Any, limit: int = 2**63) -> Any:
+    """Token ids as an array of int64.  Raises InputTypeError where they are no whole numbers, InputError where they are
+    in no row, or not from 0 to under `limit`.
+
+    >>> ids_of("seen", [1, 2]).tolist()
+    [1, 2]
+    """
+    import numpy as np  # which whoever only checks paths and numbers does without
+
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError):  # rows of different lengths
+        raise InputError(f"{name} is no row of token ids") from None
+    if array.ndim != 1:
+        raise InputError(f"{name} has {array.ndim} dimensions; expected one")
+    if array.dtype.kind not in "iu" and array.size:
+        raise InputTypeError(f"{name} is of type {array.dtype}; expected token ids")
+    if array.size and not (array.min() >= 0 and array.max() < limit):
+        raise InputError(f"{name} has a number that is not from 0 to {limit - 1}")
+    return array.astype(np.int64)
+
+
+def path_name(path: object) -> str:
+    """The path as text, for messages.
+
+    Raises InputTypeError where it is of another type, InputError where no file can have such a name.
+    """
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise InputTypeError(f"path is of type {type(path).__name__}, expected str or os.PathLike")
+    name = os.fsdecode(path)
+    try:
+        if "\0" in name:
+            raise ValueError("it has a NUL character")
+        os.fsencode(name)
+    except ValueError as error:
+        raise InputError(f"{name!a}: not a path: {error}") from None
+    return name
+
+
 def utf8(name: str, value: Any) -> bytes:
     """The bytes of a str.  Raises InputTypeError where it is none, InputError for a lone surrogate, which has none."""
     if not isinstance(value, str):
@@ -45,8 +103,9 @@ def utf8(name: str, value: Any) -> bytes:
         raise InputError(f"{name} is {value!a}, which holds a lone surrogate; expected text that UTF-8 has") from None
 
 
-def whole_number(name: str, value: Any, *, least: int = 0) -> int:
-    """`value` as an int.  Raises InputTypeError where it is no whole number, InputError where it is under `least`.
+def whole_number(name: str, value: Any, *, least: int = 0, most: int | None = None) -> int:
+    """`value` as an int.  Raises InputTypeError where it is no whole number, InputError where it is not from `least` to
+    `most`.
 
     >>> whole_number("top_k", 40)
     40
@@ -59,6 +118,8 @@ def whole_number(name: str, value: Any, *, least: int = 0) -> int:
         raise InputTypeError(f"{name} is {value!r}; expected a whole number") from None
     if number < least:
         raise InputError(f"{name} is {number}; expected {least} or more")
+    if most is not None and number > most:
+        raise InputError(f"{name} is {number}; expected {most} or less")
     return number
 
 

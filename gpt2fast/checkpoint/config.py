@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpt2fast.errors import InputError, MissingFileError
+from gpt2fast._internal.arguments import path_name, whole_number
+from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 from gpt2fast.safetensors.files import open_file, read_at
 
 __all__ = ["ACTIVATIONS", "Config", "read_object"]
@@ -87,7 +89,7 @@ class Config:
     def __post_init__(self) -> None:
         for name in _REQUIRED:
             self._check_size(name)
-        if self.n_inner == 0:
+        if isinstance(self.n_inner, int) and self.n_inner == 0:
             object.__setattr__(self, "n_inner", 4 * self.n_embd)
         self._check_size("n_inner")
         if self.n_embd % self.n_head:
@@ -124,6 +126,7 @@ class Config:
 
     def attention_scale(self, layer: int) -> float:
         """The factor of the attention scores of `layer`, counted from 0."""
+        layer = whole_number("layer", layer)
         # A root and a quotient are rounded alike by every C library, a power is not.
         scale = 1 / math.sqrt(self.head_dim) if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
@@ -136,6 +139,8 @@ class Config:
         here (dropout, task heads) are ignored.  Raises InputError, beginning with `source`,
         where the model is not a GPT-2, a size is missing, or a switch asks for what is not implemented.
         """
+        if not isinstance(values, Mapping):
+            raise InputTypeError(f"{source}: is of type {type(values).__name__}; expected a dict")
         model_type = values.get("model_type", "gpt2")
         if model_type != "gpt2":
             raise InputError(f"{source}: model_type is {model_type!r}; expected 'gpt2'")
@@ -160,7 +165,7 @@ class Config:
     def from_pretrained(cls, directory: str | Path) -> Config:
         """The configuration in `directory`/config.json; where texts begin and end is generation_config.json's to say,
         where there is one.  Raises MissingFileError or InputError, naming the file."""
-        path = Path(directory) / "config.json"
+        path = Path(path_name(directory)) / "config.json"
         try:
             config = cls.from_dict(read_object(path), source=str(path))
         except MissingFileError as error:

@@ -10,12 +10,12 @@ from math import prod
 from pathlib import Path
 
 from gpt2fast import safetensors as st
+from gpt2fast._internal.arguments import path_name
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.checkpoint.names import expected_shapes
 from gpt2fast.checkpoint.weights import Checkpoint
 from gpt2fast.errors import Error, MissingFileError
 from gpt2fast.safetensors.dtypes import SUB_BYTE, numpy_dtype
-from gpt2fast.safetensors.files import path_name
 
 __all__ = ["FileInfo", "Report", "TensorInfo", "inspect", "render_json", "render_text"]
 

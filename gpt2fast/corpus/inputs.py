@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from gpt2fast._internal.arguments import listed
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
 __all__ = ["STDIN", "WORK_SUFFIX", "Input", "find_inputs", "path_of"]
@@ -84,8 +85,7 @@ def find_inputs(
     """
     if isinstance(patterns, (str, os.PathLike)):
         patterns = [patterns]
-    if not isinstance(patterns, Iterable):
-        raise InputTypeError(f"inputs is of type {type(patterns).__name__}; expected paths")
+    patterns = listed("inputs", patterns, "paths")
     if not isinstance(input_format, (str, type(None))):
         raise InputTypeError(f"input_format is of type {type(input_format).__name__}; expected str")
     forced = None if input_format is None else _kind_of("." + input_format)

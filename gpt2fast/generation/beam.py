@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from gpt2fast._internal.arguments import real_number, whole_number
 from gpt2fast.errors import InputError
-from gpt2fast.generation.generate import Prompt, generated_sequences
+from gpt2fast.generation.generate import MOST_TEXTS, Prompt, generated_sequences
 from gpt2fast.generation.sampling import highest, log_probabilities, penalize_repetition
 from gpt2fast.generation.sequence import FinishReason, GeneratedSequence
 from gpt2fast.generation.settings import Settings
@@ -76,11 +76,11 @@ def beam_searches(
     log-probabilities.  Raises InputError or InputTypeError, naming the argument, before anything is computed, and
     InputError where the model's logits are not finite or every token is banned.
     """
-    num_beams = whole_number("num_beams", num_beams, least=1)
+    num_beams = whole_number("num_beams", num_beams, least=1, most=MOST_TEXTS)
     if whole_number("num_return_sequences", num_return_sequences, least=1) > num_beams:
         raise InputError(f"num_return_sequences is {num_return_sequences}; there are only {num_beams} beams")
     length_penalty = real_number("length_penalty", length_penalty)
-    if early_stopping not in (True, False, "never"):
+    if not isinstance(early_stopping, (bool, np.bool_)) and str(early_stopping) != "never":
         raise InputError(f"early_stopping is {early_stopping!r}; expected True, False or 'never'")
     if settings.overflow == "slide":
         raise InputError("overflow is 'slide'; a beam search cannot forget the beginning of its texts")

@@ -20,6 +20,9 @@ from gpt2fast.tokenizer.encoding import Tokenizer
 
 __all__ = ["FinishReason", "Generation", "Settings", "Step", "generate", "generated_sequences", "steps"]
 
+#: Texts of a call at most, and so rows of a cache.
+MOST_TEXTS = 2**31 - 1
+
 Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
@@ -72,7 +75,7 @@ def generated_sequences(
     model: Configured, tokenizer: Tokenizer, prompts: Sequence[Prompt], settings: Settings, *, n: int = 1
 ) -> list[GeneratedSequence]:
     """The texts to be, `n` for each of `prompts`, checked and ready for a `Scheduler`.  Raises as `generate` does."""
-    n = whole_number("n", n, least=1)
+    n = whole_number("n", n, least=1, most=MOST_TEXTS)
     n_vocab, bos = shared_vocabulary(model, tokenizer), beginning(model, tokenizer)
     settings.check_ids(n_vocab)
     seeds = _seeds(settings, len(prompts))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast._internal.arguments import real_number, whole_number
+from gpt2fast._internal.arguments import ids_of, listed, real_number, whole_number
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.kernels import elementwise
 from gpt2fast.model.draw import Draw, choose, highest, kept, sample_key
@@ -99,6 +99,7 @@ class Sampling:
 
     def check_ids(self, n_vocab: int) -> None:
         """Raise InputError where a field names an id that is not under `n_vocab`."""
+        n_vocab = whole_number("n_vocab", n_vocab)
         for name, ids in self._named_ids().items():
             for i in ids:
                 if i >= n_vocab:
@@ -129,12 +130,14 @@ class Sampling:
         1
         """
         values = self._processed(_checked(logits), seen, banned, prompt)
+        key = None if key is None else whole_number("key", key, most=2**64 - 1)
         if self.temperature and key is None:
             raise InputError(f"temperature is {self.temperature:g}; a key is needed, such as sample_key(seed) makes")
         return choose(values, self.draw(len(values), key or 0))
 
     def draw(self, n_vocab: int, key: int) -> Draw:
         """The draw of `choose` from `n_vocab` logits, which leaves out what changes logits first."""
+        n_vocab = whole_number("n_vocab", n_vocab)
         return Draw(n_vocab, key, self.temperature, min(self.top_k, n_vocab), self.top_p, self.min_p)
 
     def probabilities(
@@ -170,6 +173,9 @@ class Sampling:
     def _processed(self, logits: Floats, seen: Sequence[int], banned: Sequence[int], prompt: int) -> Floats:
         """The logits after everything that does not depend on the temperature; a copy only where something changes."""
         values = logits
+        if not self.plain:
+            self.check_ids(len(values))
+            seen, prompt = ids_of("seen", seen, len(values)), whole_number("prompt", prompt)
         if self.logit_bias:
             values = values.copy()
             values[list(self.logit_bias)] += np.fromiter(self.logit_bias.values(), values.dtype)
@@ -179,7 +185,7 @@ class Sampling:
             ids, counts = np.unique(np.asarray(seen[prompt:], np.int64), return_counts=True)
             values = values.astype(np.float64)  # always a copy
             values[ids] -= self.presence_penalty + self.frequency_penalty * counts
-        unwanted = self.unwanted(seen, banned)
+        unwanted = self.unwanted(seen, ids_of("banned", banned, len(values)).tolist() if len(banned) else ())
         if unwanted:
             values = values.copy()
             values[unwanted] = -np.inf
@@ -190,13 +196,15 @@ class Sampling:
     def unwanted(self, seen: Sequence[int], banned: Sequence[int] = ()) -> list[int]:
         """The ids that may not come after `seen`: `banned` ones, and those that repeated n-grams, `banned_ids` and
         `banned_sequences` exclude."""
+        if self.no_repeat_ngram_size or self.banned_sequences:
+            seen = ids_of("seen", seen)
         repeated = repeated_ngrams(seen, self.no_repeat_ngram_size) if self.no_repeat_ngram_size else []
         ended = [
             last
             for *others, last in self.banned_sequences
             if not others or [int(i) for i in seen[-len(others) :]] == others
         ]
-        return [*repeated, *ended, *self.banned_ids, *banned]
+        return [*repeated, *ended, *self.banned_ids, *listed("banned", banned, "token ids")]
 
 
 def penalize_repetition(logits: Floats, seen: Sequence[int] | Ids, penalty: float) -> Floats:
@@ -208,8 +216,8 @@ def penalize_repetition(logits: Floats, seen: Sequence[int] | Ids, penalty: floa
     array([ 2., -8.,  1.])
     """
     penalty = _penalty(penalty)
-    values = np.array(logits, np.float64)
-    ids = np.unique(np.asarray(seen, np.int64))
+    values = _real(logits).astype(np.float64)
+    ids = np.unique(ids_of("seen", seen, len(values)))
     values[ids] = np.where(values[ids] > 0, values[ids] / penalty, values[ids] * penalty)
     return values
 
@@ -220,7 +228,7 @@ def repeated_ngrams(seen: Sequence[int] | Ids, size: int) -> list[int]:
     >>> repeated_ngrams([1, 2, 3, 1, 2], 3)
     [3]
     """
-    ids = np.asarray(seen, np.int64)
+    ids, size = ids_of("seen", seen), whole_number("size", size, least=1)
     if len(ids) < size:
         return []
     windows = np.lib.stride_tricks.sliding_window_view(ids, size)
@@ -256,14 +264,22 @@ def _penalty(value: Any) -> float:
 
 
 def _checked(logits: npt.ArrayLike) -> Floats:
-    values = np.asarray(logits)
+    values = _real(logits)
+    # One pass decides: the maximum of anything with a NaN is NaN.
+    if not np.isfinite(values.max()):
+        raise not_finite(values)
+    return values
+
+
+def _real(logits: npt.ArrayLike) -> Floats:
+    try:
+        values = np.asarray(logits)
+    except (ValueError, OverflowError):  # rows of different lengths
+        raise InputError("logits are no row of numbers") from None
     if values.dtype.kind in "iu":
         values = values.astype(np.float64)
     if values.dtype.kind != "f":
         raise InputTypeError(f"logits are of type {values.dtype}; expected real numbers")
     if values.ndim != 1 or not values.size:
         raise InputError(f"logits have shape {values.shape}; expected one dimension with at least one logit")
-    # One pass decides: the maximum of anything with a NaN is NaN.
-    if not np.isfinite(values.max()):
-        raise not_finite(values)
     return values

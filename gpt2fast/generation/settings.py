@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import flag, whole_number
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.sampling import Sampling
 from gpt2fast.generation.stop_strings import check_stop
@@ -52,6 +52,7 @@ class Settings(Sampling):
         self._set("min_new_tokens", whole_number("min_new_tokens", self.min_new_tokens))
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             raise InputError(f"min_new_tokens is {self.min_new_tokens}, max_new_tokens only {self.max_new_tokens}")
+        self._set("ignore_eos", flag("ignore_eos", self.ignore_eos))
         self._set("stop", check_stop(self.stop))
         if isinstance(self.stop_token_ids, (str, bytes)) or not isinstance(self.stop_token_ids, (Sequence, np.ndarray)):
             raise InputTypeError(f"stop_token_ids is {self.stop_token_ids!r}; expected a sequence of ids")
@@ -62,7 +63,7 @@ class Settings(Sampling):
             self._set("seed", whole_number("seed", self.seed))
         if self.logprobs is not None:
             self._set("logprobs", whole_number("logprobs", self.logprobs))
-        if self.overflow not in ("stop", "error", "slide"):
+        if not isinstance(self.overflow, str) or self.overflow not in ("stop", "error", "slide"):
             raise InputError(f"overflow is {self.overflow!r}; expected 'stop', 'error' or 'slide'")
         if self.overflow == "slide" and self.max_new_tokens is None:
             raise InputError("max_new_tokens is None and overflow 'slide': such a text might never end")

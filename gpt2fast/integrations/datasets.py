@@ -11,6 +11,7 @@ With `dataset.with_format("arrow")` before `map` no Python objects are made of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ class TokenizeExamples(TextColumn):
 
     def __call__(self, batch: Any) -> Any:
         """The ids of the batch's texts, by the name of their column; of a table, the table with them."""
+        if not hasattr(batch, "column_names") and not isinstance(batch, Mapping):
+            raise InputTypeError(f"the batch is of type {type(batch).__name__}; expected columns by their names")
         names = list(getattr(batch, "column_names", None) or batch.keys())
         self._check(names)
         texts = batch[self._field]

@@ -190,13 +190,13 @@ class CpuBackend:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
             raise InputError(f"dtype is {self.dtype!r}; expected one of {', '.join(map(repr, DTYPES))}")
-        if self.gemm not in ("panel", "blas"):
+        if not isinstance(self.gemm, str) or self.gemm not in ("panel", "blas"):
             raise InputError(f"gemm is {self.gemm!r}; expected 'panel' or 'blas'")
         if self.gemm == "blas" and self.dtype != "float32":
             raise InputError(f"gemm is 'blas' and dtype {self.dtype!r}; BLAS multiplies float32 only")
-        if self.cache_dtype not in (None, "float32", "bfloat16"):
+        if self.cache_dtype is not None and str(self.cache_dtype) not in ("float32", "bfloat16"):
             raise InputError(f"cache_dtype is {self.cache_dtype!r}; expected 'float32' or 'bfloat16'")
 
     def with_dtype(self, dtype: str) -> CpuBackend:
@@ -286,11 +286,11 @@ def open_backend(device: str, *, dtype: str, gemm: str, num_threads: int, cache_
     Raises InputError for what is none of these and for options that the device does not have; of a GPU also
     MissingDependencyError, which names the extra that brings CuPy, and DeviceError, which says what was found.
     """
-    if device == "cpu":
+    if isinstance(device, str) and device == "cpu":
         return CpuBackend(dtype, gemm, num_threads, cache_dtype)
     if not isinstance(device, str) or device.partition(":")[0] != "cuda":
         raise InputError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:' and a number")
-    if cache_dtype not in (None, dtype):
+    if cache_dtype is not None and str(cache_dtype) != str(dtype):
         raise InputError(f"cache_dtype is {cache_dtype!r}; on a GPU the cache is kept as the weights are, {dtype!r}")
     from gpt2fast.model.cuda.backend import CudaBackend
 

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import whole_number
+from gpt2fast.errors import InputTypeError
 from gpt2fast.kernels import elementwise
 
 __all__ = ["Draw", "choose", "highest", "kept", "sample_key"]
@@ -67,6 +69,7 @@ def sample_key(seed: int, sample: int = 0, position: int = 0) -> int:
     >>> sample_key(42, position=3) == sample_key(42, position=3) != sample_key(42, position=4)
     True
     """
+    position = whole_number("position", position)
     bits = _start(seed, sample) + (position + 1) * _GAMMA & _64_BITS
     for shift, factor in _MIX:
         bits = (bits ^ bits >> shift) * factor & _64_BITS
@@ -76,6 +79,7 @@ def sample_key(seed: int, sample: int = 0, position: int = 0) -> int:
 @lru_cache(maxsize=1024)
 def _start(seed: int, sample: int) -> int:
     """Where the generator of a text starts."""
+    seed, sample = whole_number("seed", seed), whole_number("sample", sample, most=2**63 - 1)
     # The sample has a fixed width and a number no leading zeros: no two pairs have the same bytes.
     told = sample.to_bytes(8, "little") + seed.to_bytes((seed.bit_length() + 7) // 8, "little")
     return int.from_bytes(sha256(told).digest()[:8], "little")
@@ -141,6 +145,9 @@ def highest(values: Floats, k: int) -> Ids:
     >>> highest(np.array([1.0, 3.0, 2.0, 3.0]), 3)
     array([1, 3, 2])
     """
+    k = whole_number("k", k)
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "fiu":
+        raise InputTypeError("values are no row of real numbers in an array")
     n = len(values)
     columns = n // _COLUMN
     if k < columns:

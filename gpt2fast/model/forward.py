@@ -6,11 +6,12 @@ A pass is one call of the network.  It takes tokens of several rows of a cache; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import listed, whole_number
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.model.backend import Cache
 
@@ -63,6 +64,7 @@ def checked_segments(
     Raises as `checked_ids` does, and InputError where the arguments are not for the same rows, a row is named twice, or
     more outputs are wanted than there are ids.
     """
+    rows, ids = _numbers("rows", rows), listed("ids", ids, "the ids of each row")
     if len(rows) != len(ids):
         raise InputError(f"there are {len(rows)} rows, but ids for {len(ids)}")
     if len(set(rows)) != len(rows):
@@ -71,13 +73,20 @@ def checked_segments(
     for i, row_ids in enumerate(checked):
         if row_ids.ndim != 1 or not row_ids.size:
             raise InputError(f"ids[{i}] has shape {row_ids.shape}; expected one dimension with at least one id")
-    counts = [1] * len(rows) if wanted is None else list(wanted)
+    counts = [1] * len(rows) if wanted is None else _numbers("wanted", wanted)
     if len(counts) != len(rows):
         raise InputError(f"there are {len(rows)} rows, but numbers of wanted logits for {len(counts)}")
     for i, (row_ids, count) in enumerate(zip(checked, counts, strict=True)):
         if not 0 <= count <= len(row_ids):
             raise InputError(f"wanted[{i}] is {count}; expected 0 to {len(row_ids)}, the number of ids")
     return [Segment(*segment) for segment in zip(rows, checked, counts, strict=True)]
+
+
+def _numbers(name: str, values: Any) -> list[int]:
+    found = listed(name, values, "whole numbers")
+    if all(type(number) is int and 0 <= number < 1 << 31 for number in found):
+        return found
+    return [whole_number(f"{name}[{i}]", number, most=(1 << 31) - 1) for i, number in enumerate(found)]
 
 
 def arguments(segments: Sequence[Segment]) -> tuple[Integers, Integers, Ids, Integers]:

@@ -162,6 +162,12 @@ class GPT2:
 
         Raises InputError that names every array that is missing, unknown or of another shape.
         """
+        if not isinstance(config, Config):
+            raise InputTypeError(f"config is of type {type(config).__name__}; expected a Config")
+        if not isinstance(tensors, Mapping) or not all(isinstance(name, str) for name in tensors):
+            raise InputTypeError(
+                f"tensors is of type {type(tensors).__name__}; expected a mapping from names to arrays"
+            )
         options = {"dtype": dtype, "device": device, "gemm": gemm, "cache_dtype": cache_dtype}
         return cls._load(Arrays(config, tensors), _open_backend(options, num_threads), num_threads)
 
@@ -370,6 +376,7 @@ class GPT2:
         rows may grow by different numbers of tokens, at least one each; nothing is padded.  Raises as a call does, and
         InputError where a row is named twice or more logits are wanted than there are ids.
         """
+        _check_cache(cache)
         return self._run(cache, checked_segments(rows, ids, wanted, self.config.vocab_size), logits=True)
 
     def forward(
@@ -391,6 +398,7 @@ class GPT2:
         >>> len(outputs), outputs.logits(0, 2).shape, outputs.states(2, 3).shape
         (3, (2, 4096), (1, 256))
         """
+        _check_cache(cache)
         segments = checked_segments(rows, ids, outputs, self.config.vocab_size)
         if not segments:
             raise InputError("rows is empty; a pass takes at least one token")
@@ -539,8 +547,8 @@ class GPT2:
         stages: Sequence[int] | None = None,
     ) -> Floats:
         array, last_only = checked_ids(ids, self.config.vocab_size), flag("last_only", last_only)
-        if cache is not None and not hasattr(cache, "batch"):
-            raise InputTypeError(f"cache is of type {type(cache).__name__}; expected what new_cache gives")
+        if cache is not None:
+            _check_cache(cache)
         if array.ndim not in (1, 2):
             raise InputError(f"ids has {array.ndim} dimensions; expected (T,) or (B, T)")
         batch = np.atleast_2d(array)
@@ -598,16 +606,21 @@ class GPT2:
         The directory is made where it is missing; each file appears whole or not at all.  Raises InputError where
         `packed` is asked of a model without panels.
         """
-        if packed and self.gemm != "panel":
+        if flag("packed", packed) and self.gemm != "panel":
             raise InputError(f"gemm is {self.gemm!r}; only a model in panels can be packed")
         packed_as = self.dtype if packed else None
         self._parameters.save(directory, max_shard_size=max_shard_size, packed_as=packed_as)
 
 
+def _check_cache(cache: object) -> None:
+    if not hasattr(cache, "copy_row"):
+        raise InputTypeError(f"cache is of type {type(cache).__name__}; expected what new_cache gives")
+
+
 def _open_backend(options: Mapping[str, str | None], num_threads: int | None) -> Backend:
     return open_backend(
         cast("str", options["device"]),
-        dtype=options["dtype"] or "float32",
+        dtype="float32" if options["dtype"] is None else options["dtype"],
         gemm=cast("str", options["gemm"]),
         num_threads=resolve_num_threads(num_threads),
         cache_dtype=options["cache_dtype"],

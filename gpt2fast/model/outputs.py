@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import ids_of, listed, whole_number
+from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.kernels import elementwise
 from gpt2fast.model.draw import Draw, choose
 
@@ -44,6 +46,10 @@ class Outputs(ABC):
     def choose(self, start: int, draws: Sequence[Draw]) -> list[int]:
         """The id that each of `draws` takes from the logits of the outputs from `start` on; -1 where these are not
         finite."""
+        draws = listed("draws", draws, "draws")
+        if not all(isinstance(draw, Draw) for draw in draws):
+            raise InputTypeError("draws holds what is no Draw")
+        start = self._start(start, len(draws))
         found: list[int] = []
         for first, last in _blocks(len(draws)):
             for row, draw in zip(self.logits(start + first, start + last), draws[first:last], strict=True):
@@ -52,10 +58,20 @@ class Outputs(ABC):
 
     def measure(self, start: int, targets: Sequence[int], n_vocab: int) -> npt.NDArray[np.float64]:
         """The `measures` of `targets`, ids under `n_vocab`, in the logits of the outputs from `start` on."""
+        n_vocab = whole_number("n_vocab", n_vocab, least=1)
+        targets = ids_of("targets", targets, n_vocab)
+        start = self._start(start, len(targets))
         out = np.empty((len(targets), 3))
         for first, last in _blocks(len(targets)):
             out[first:last] = measures(self.logits(start + first, start + last)[:, :n_vocab], targets[first:last])
         return out
+
+    def _start(self, start: int, count: int) -> int:
+        """`start`, from which on there are `count` outputs.  Raises InputError where there are not."""
+        start = whole_number("start", start)
+        if start + count > len(self):
+            raise InputError(f"there are {len(self)} outputs; expected {count} from number {start} on")
+        return start
 
 
 def _blocks(count: int) -> Iterator[tuple[int, int]]:

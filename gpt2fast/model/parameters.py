@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast import safetensors as st
+from gpt2fast._internal.arguments import path_name
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.checkpoint.adapters import AdaptedCheckpoint
 from gpt2fast.checkpoint.config import ACTIVATIONS, Config
@@ -114,7 +115,7 @@ class Parameters:
 
         The tensors are float32 in Hugging Face's layout; with `packed_as`, the dtype of panels, the matrices are these.
         """
-        folder = Path(directory)
+        folder = Path(path_name(directory))
         folder.mkdir(parents=True, exist_ok=True)
         tensors = self.tensors(packed=packed_as is not None)
         metadata = {"format": "pt", **(packed_metadata(packed_as) if packed_as else {})}

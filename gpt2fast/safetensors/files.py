@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import path_name
 from gpt2fast._internal.threads import default_num_threads
-from gpt2fast.errors import InputError, InputTypeError, MissingFileError
+from gpt2fast.errors import InputError, MissingFileError
 
-__all__ = ["bytes_of", "empty", "map_file", "open_file", "path_name", "read_at", "read_into"]
+__all__ = ["bytes_of", "empty", "map_file", "open_file", "read_at", "read_into"]
 
 # Reading is bound by memory, and few threads fill that.
 _MOST_THREADS = 8
@@ -42,23 +43,6 @@ _MOST_BYTES = 1 << 30  # of one preadv; Linux stops at 2 GB, macOS refuses more
 
 # From Python 3.13 on a mapping need not keep a descriptor of its own open.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-
-
-def path_name(path: object) -> str:
-    """The path as text, for messages.
-
-    Raises InputTypeError where it is of another type, InputError where no file can have such a name.
-    """
-    if not isinstance(path, str | bytes | os.PathLike):
-        raise InputTypeError(f"path is of type {type(path).__name__}, expected str or os.PathLike")
-    name = os.fsdecode(path)
-    try:
-        if "\0" in name:
-            raise ValueError("it has a NUL character")
-        os.fsencode(name)
-    except ValueError as error:
-        raise InputError(f"{name!a}: not a path: {error}") from None
-    return name
 
 
 def open_file(path: str | os.PathLike[str], what: str = "a safetensors file") -> FileIO:

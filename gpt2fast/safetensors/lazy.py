@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import path_name
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.safetensors.dtypes import numpy_dtype, refuse_packed
-from gpt2fast.safetensors.files import bytes_of, open_file, path_name, read_into
+from gpt2fast.safetensors.files import bytes_of, open_file, read_into
 from gpt2fast.safetensors.header import Entry, read_header, show
 from gpt2fast.safetensors.reader import check_values
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast._internal.arguments import flag
+from gpt2fast._internal.arguments import flag, path_name
 from gpt2fast.errors import InputError
 from gpt2fast.safetensors.dtypes import numpy_dtype, refuse_packed
-from gpt2fast.safetensors.files import bytes_of, empty, map_file, open_file, path_name, read_into
+from gpt2fast.safetensors.files import bytes_of, empty, map_file, open_file, read_into
 from gpt2fast.safetensors.header import Entry, Header, read_header, show
 
 __all__ = ["File", "check_values", "load_file", "read_file", "read_metadata"]

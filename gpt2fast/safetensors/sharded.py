@@ -12,9 +12,10 @@ from typing import Any, BinaryIO
 
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import listed, path_name
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
-from gpt2fast.safetensors.files import open_file, path_name, read_at
+from gpt2fast.safetensors.files import open_file, read_at
 from gpt2fast.safetensors.header import build_header, read_strings, show
 from gpt2fast.safetensors.reader import load_file
 from gpt2fast.safetensors.writer import check_metadata, plan, write_content
@@ -87,7 +88,10 @@ def load_sharded(directory: str | os.PathLike[str], *, mmap: bool = False) -> di
 
 def check_shard(path: Path, names: Iterable[str], index: Mapping[str, Path]) -> None:
     """Raise InputError where the tensors in the shard at `path` are not exactly those that the index puts there."""
-    there, expected = set(names), {name for name, home in index.items() if home == path}
+    path_name(path)
+    if not isinstance(index, Mapping):
+        raise InputTypeError(f"index is of type {type(index).__name__}; expected a mapping from names to paths")
+    there, expected = set(listed("names", names, "names")), {name for name, home in index.items() if home == path}
     _refuse(f"{path}: lacks tensors that {INDEX_NAME} says it has", expected - there)
     _refuse(f"{path}: has tensors that {INDEX_NAME} does not say it has", there - expected)
 

@@ -36,6 +36,10 @@ def as_float32(array: npt.NDArray[Any], dtype: str) -> Floats:
     >>> as_float32(np.array([0x3F80, 0xC000], np.uint16), "BF16").tolist()
     [1.0, -2.0]
     """
+    if not isinstance(array, (np.ndarray, np.generic)):
+        raise InputTypeError(f"array is of type {type(array).__name__}; expected an array")
+    if not isinstance(dtype, str):
+        raise InputTypeError(f"dtype is of type {type(dtype).__name__}; expected str")
     if dtype == "BF16":
         if array.dtype.name not in ("uint16", "bfloat16"):
             raise InputTypeError(f"BF16 values come as bfloat16 or as the uint16 of their bits, not as {array.dtype}")

@@ -10,10 +10,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import path_name
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.safetensors.dtypes import ITEM_SIZES, RANKS, RAW_BITS, dtype_name
-from gpt2fast.safetensors.files import bytes_of, path_name
+from gpt2fast.safetensors.files import bytes_of
 from gpt2fast.safetensors.header import METADATA, Entry, build_header
 
 __all__ = ["save_file"]

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import flag, listed, whole_number
 from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 from gpt2fast.kernels import elementwise
 from gpt2fast.model.pairing import Configured, beginning, ending, shared_vocabulary
@@ -154,10 +155,10 @@ class Score:
         """The surprisals in bits, float64 (T,): -log2 of the probabilities."""
         return self.log_probabilities / -_LN2
 
-    @property
+    @cached_property
     def log_likelihood(self) -> float:
         """The natural logarithm of the whole text's probability."""
-        return math.fsum(self.log_probabilities)
+        return math.fsum(chain.from_iterable(_slices(self.log_probabilities)))
 
     @property
     def perplexity(self) -> float:
@@ -228,6 +229,7 @@ class Score:
         >>> [(part.text, part.num_tokens, part.exact) for part in score.by_spans([(0, 16), (17, 33)])]
         [('Once upon a time', 4, True), ('there was a king', 4, True)]
         """
+        spans = listed("spans", spans, "pairs of a start and an end")
         values = self.log_probabilities
         if bow_correction:
             if self._starts is None:
@@ -367,6 +369,7 @@ def score_choices(
     An empty context without `bos` is the token that begins texts all the same: a choice is scored whole.
     """
     _checked(context, "context")
+    choices, bos = listed("choices", choices, "a list of texts"), flag("bos", bos)
     for i, choice in enumerate(choices):
         if type(_checked(choice, f"choices[{i}]")) is not type(context):
             raise InputTypeError(
@@ -494,10 +497,11 @@ def score_sequences(
     stride = max(n_ctx // 2, 1) if stride is None else whole_number("stride", stride, least=1)
     if stride > n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {n_ctx} tokens")
+    bos = flag("bos", bos)
     allowed = allowed_by(allow_special)
 
     def encoded(text: str | bytes) -> list[int]:
-        return tokenizer.encode(text, allowed_special=allowed, disallowed_special=())
+        return _listed(tokenizer.encode_to_numpy(text, allowed_special=allowed, disallowed_special=()))
 
     before = as_scorable(context, "context")
     stem = before if isinstance(before, list) else before.rstrip()
@@ -515,40 +519,52 @@ def score_sequences(
     if eos and end is None:
         raise InputError("neither configuration nor tokenizer has a token that ends texts; eos=False scores without it")
     n_vocab = shared_vocabulary(model, tokenizer)
+    in_context = max(begin, default=0)
     found = []
-    for i, given in enumerate(texts):
+    for i, given in enumerate(listed("texts", texts, "a list of texts")):
         text = as_scorable(given, f"texts[{i}]")
+        read = begin
         if isinstance(text, list):
-            ids = text
-            _check_ids(ids, n_vocab, f"texts[{i}]")
-            text, spans = text_of_ids(tokenizer, ids)
-            sequence = begin + (encoded(space) if ids and space else []) + ids
+            numbers = text
+            _check_highest(max(numbers, default=0), n_vocab, f"texts[{i}]")
+            text, pairs = text_of_ids(tokenizer, numbers)
+            ids, spans = np.array(numbers, np.uint32), np.array(pairs, np.int64).reshape(-1, 2)
+            if numbers and space:
+                read = begin + encoded(space)
         else:
             text = _after(space, text)
-            ids, spans = tokenizer.encode_with_offsets(text, allowed_special=allowed)
-            sequence = begin + ids
+            ids, spans = tokenizer.encode_with_offsets_flat(text, allowed_special=allowed)
         if end is not None:
-            ids, spans, sequence = [*ids, end], [*spans, (len(text), len(text))], [*sequence, end]
-        _check_ids(sequence, n_vocab, f"texts[{i}]")
+            ids = np.append(ids, np.uint32(end))
+            spans = np.concatenate([spans, np.full((1, 2), len(text), np.int64)])
+        _check_highest(max(in_context, int(ids.max(initial=0))), n_vocab, f"texts[{i}]")
         # What comes after nothing cannot be measured.
-        unscored = 0 if len(sequence) > len(ids) else 1
-        scored = ScoredSequence(sequence, len(sequence) - len(ids) + unscored, n_ctx=n_ctx, stride=stride)
+        unscored = 0 if read else 1
+        scored = ScoredSequence(read + _listed(ids), len(read) + unscored, n_ctx=n_ctx, stride=stride)
         found.append(ScoredText(text, ids[unscored:], spans[unscored:], scored))
     return found
 
 
-def _check_ids(ids: list[int], n_vocab: int, name: str) -> None:
-    highest = max(ids, default=0)
-    if highest >= n_vocab:
-        raise InputError(f"{name} has token {highest}; the model's vocabulary has {n_vocab} tokens")
+def _check_highest(token: int, n_vocab: int, name: str) -> None:
+    if token >= n_vocab:
+        raise InputError(f"{name} has token {token}; the model's vocabulary has {n_vocab} tokens")
+
+
+def _slices(numbers: npt.NDArray[Any]) -> Iterator[list[Any]]:
+    """The numbers in lists of thousands: none of them is so long that other threads would notice its making."""
+    return (numbers[start : start + 4096].tolist() for start in range(0, len(numbers), 4096))
+
+
+def _listed(numbers: npt.NDArray[Any]) -> list[Any]:
+    return list(chain.from_iterable(_slices(numbers)))
 
 
 class ScoredText(NamedTuple):
     """A text, its tokens, and the sequence that measures them."""
 
     text: str | bytes
-    ids: list[int]
-    spans: list[tuple[int, int]]
+    ids: npt.NDArray[np.uint32]
+    spans: Ids
     sequence: ScoredSequence
 
     def score(self) -> Score:
@@ -556,8 +572,8 @@ class ScoredText(NamedTuple):
         measures = self.sequence.measures
         return Score(
             text=self.text,
-            ids=np.array(self.ids, np.int64),
-            spans=np.array(self.spans, np.int64).reshape(-1, 2),
+            ids=self.ids.astype(np.int64),
+            spans=self.spans,
             log_probabilities=measures[:, 0],
             ranks=measures[:, 1].astype(np.int64),
             entropies=measures[:, 2],

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import listed, one_of, whole_number
 from gpt2fast.errors import InputError, InputTypeError
 
 __all__ = ["Punctuation", "Span", "regions", "tokens_of_spans", "words"]
@@ -33,8 +33,7 @@ def words(text: str | bytes, punctuation: Punctuation = "attached") -> list[Span
     >>> [("(I don't.)")[slice(*span)] for span in words("(I don't.)", "separate")]
     ['(', 'I', "don't", '.)']
     """
-    if punctuation not in ("attached", "separate"):
-        raise InputError(f"punctuation is {punctuation!r}; expected 'attached' or 'separate'")
+    one_of("punctuation", punctuation, ("attached", "separate"))
     characters = _characters(text)
     whole = [match.span() for match in re.finditer(r"\S+", characters)]
     return whole if punctuation == "attached" else [part for span in whole for part in _parts(characters, *span)]
@@ -99,7 +98,9 @@ def tokens_of_spans(
     >>> tokens_of_spans("the cats", np.array([[0, 3], [3, 7], [7, 8]]), [(4, 8), (4, 7), (0, 2)])
     [(1, 3, True), (1, 2, True), (0, 1, False)]
     """
-    checked = [_checked(span, i, len(text)) for i, span in enumerate(spans)]
+    checked = [
+        _checked(span, i, len(text)) for i, span in enumerate(listed("spans", spans, "pairs of a start and an end"))
+    ]
     firsts, lasts = _printed(text, token_spans)
     # Growing numbers both, so the tokens of a span are neighbours.
     found = np.searchsorted(firsts, np.array(checked, np.int64).reshape(-1, 2))

@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gpt2fast._internal.arguments import listed
 from gpt2fast._internal.pages import base_style
-from gpt2fast.errors import Error
+from gpt2fast.errors import Error, InputTypeError
 from gpt2fast.language_model import LanguageModel
 from gpt2fast.server.addresses import Tidied
 from gpt2fast.server.api_errors import ApiError, Failed, Gone, Json
@@ -37,6 +38,7 @@ from gpt2fast.server.request_body import RequestBody
 from gpt2fast.server.service import Service
 from gpt2fast.server.text_routes import TextRoutes
 from gpt2fast.server.token_routes import TokenRoutes
+from gpt2fast.server.turns import InTurn
 
 __all__ = ["create_app"]
 
@@ -79,6 +81,10 @@ def create_app(
     which raises where it is wrong.  With `allow_special` special tokens in texts are tokens, not text.  With `look`
     there is a page at /look that shows attention, layers and heads at work on a text.
     """
+    if limits is not None and not isinstance(limits, Limits):
+        raise InputTypeError(f"limits is of type {type(limits).__name__}; expected Limits")
+    keys, origins = listed("keys", keys, "keys"), listed("origins", origins, "origins")
+    hosts = None if hosts is None else listed("hosts", hosts, "names of hosts")
     service = Service(
         lm, name, limits or Limits(), speculate=speculate, template=chat_template, allow_special=allow_special
     )
@@ -88,6 +94,7 @@ def create_app(
         routes.append(Route("/look/data", LookRoute(service).look, methods=["POST"]))
     paths = {route.path for route in routes}
     middleware = [
+        Middleware(InTurn, turns=service.turns),
         Middleware(Tidied),
         Middleware(Observed, metrics=service.metrics, paths=paths),
         Middleware(Charged, budget=service.budget),

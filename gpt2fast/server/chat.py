@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from gpt2fast.errors import InputError, MissingDependencyError
 from gpt2fast.language_model import LanguageModel
 from gpt2fast.model.pairing import beginning, ends
+from gpt2fast.safetensors.files import open_file
 from gpt2fast.server.api_errors import ApiError
 from gpt2fast.server.foreign_fields import take_foreign
 from gpt2fast.server.limits import Limits
@@ -76,10 +77,11 @@ class ChatTemplate:
     def from_file(cls, path: str | Path, lm: LanguageModel) -> ChatTemplate:
         """The template in a file: Jinja, or a tokenizer_config.json with a `chat_template`.
 
-        Raises OSError, and InputError where the file holds no template.
+        Raises MissingFileError, and InputError where the file holds no template.
         """
         try:
-            source = Path(path).read_bytes().decode("utf-8-sig")
+            with open_file(path, "a chat template") as file:
+                source = file.readall().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise InputError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
         if Path(path).suffix == ".json":

@@ -16,14 +16,17 @@ import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gpt2fast.server.turns import Share
+
 __all__ = ["Connection", "Listener", "close_late", "most_connections"]
 
 _log = logging.getLogger("gpt2fast.server")
 
 # Bytes of an answer that wait in a connection's buffer before its next part has to wait, too.
 _UNSENT = 1 << 14
-# Pieces of requests that a connection takes in one turn of the event loop: each takes some 20 us, be it a single byte.
-_PIECES = 256
+# Bytes that are taken from a connection at once, and lines of a request's head: each line takes some 4 us to parse.
+_RECEIVED = 1 << 14
+_MOST_LINES = 200
 # Connections that the kernel holds until they are accepted.
 _BACKLOG = 1024
 # Descriptors for files, the event loop and the next client.
@@ -35,14 +38,14 @@ _BACK_OFF, _SAID_AGAIN = 0.1, 60.0
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol, which knows since when it waits for its client, and takes a request of many pieces in turns
-    with everything else that the event loop does."""
+    """uvicorn's protocol, which knows since when it waits for its client, and parses within the `share` of the event
+    loop's time that all connections have together."""
 
     transport: asyncio.Transport
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, share: Share, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.conn = self._turns = _InTurns(self._go_on_later)
+        self.conn = _Shared(share, self._go_on_later)
         #: Since when the head of a request is awaited, by `time.monotonic`; None where none has begun.
         self.head_since: float | None = None
         #: Since when bytes of an answer wait that the client does not read; None where none do.
@@ -64,6 +67,8 @@ class Connection(H11Protocol):
         """The client is there; the head of its first request is due."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_UNSENT)
+        if hasattr(transport, "max_size"):  # not so with TLS
+            transport.max_size = _RECEIVED
         self.flow = self._flow = _Flow(transport)
         self.head_since = time.monotonic()
 
@@ -71,19 +76,18 @@ class Connection(H11Protocol):
         """Bytes of a request arrive."""
         if self._between_requests and self.head_since is None:
             self.head_since = time.monotonic()
-        self._turns.left = _PIECES
         super().data_received(data)
         self._note_head()
 
     def _go_on_later(self) -> None:
-        self._flow.hold()
-        self.loop.call_soon(self._go_on)
+        if not self._flow.held:
+            self._flow.hold()
+            self.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         if self.transport.is_closing():
             return
         self._flow.release()
-        self._turns.left = _PIECES
         self.handle_events()
         self._note_head()
 
@@ -118,43 +122,50 @@ class Connection(H11Protocol):
         self.unread_since = None
 
 
-class _InTurns(h11.Connection):
-    """A parser that tells no more than `left` events; then it calls `later`, and has nothing for now."""
+class _Shared(h11.Connection):
+    """A parser that tells no more events when its share of time is used up: then it calls `later`, and has nothing for
+    now.  A request may be of a million pieces, each of which takes some 20 us, be it a single byte."""
 
-    def __init__(self, later: Callable[[], None]) -> None:
+    def __init__(self, share: Share, later: Callable[[], None]) -> None:
         super().__init__(h11.SERVER)
-        self.left = _PIECES
+        self._share = share
         self._later = later
-        self._called = False
 
     def next_event(self) -> Any:
-        """The next event; NEED_DATA where there is none, or no turn."""
-        if self.left == 0:
-            if not self._called:
-                self._called = True
-                self._later()
+        """The next event; NEED_DATA where there is none, or no time."""
+        if not self._share.left():
+            self._later()
             return h11.NEED_DATA
-        self._called = False
-        self.left -= 1
+        if self.their_state is h11.IDLE:
+            self._check_head()
         return super().next_event()
+
+    def _check_head(self) -> None:
+        """Refuse a head of too many lines, before any is parsed."""
+        head, _, _ = self.trailing_data[0].partition(b"\r\n\r\n")
+        if head.count(b"\n") > _MOST_LINES or len(head) > 2 * _RECEIVED:
+            raise h11.RemoteProtocolError(f"a head of more than {_MOST_LINES} lines, or of too many bytes", 431)
 
 
 class _Flow(FlowControl):
     """uvicorn's, which reads nothing while what was read has not had its turn."""
 
-    _held = False
+    #: Whether it is held.
+    held = False
 
     def hold(self) -> None:
-        self._held = True
+        """Read nothing until `release`."""
+        self.held = True
         self.pause_reading()
 
     def release(self) -> None:
-        self._held = False
+        """Read again."""
+        self.held = False
         self.resume_reading()
 
     def resume_reading(self) -> None:
         """Read again, unless held."""
-        if not self._held:
+        if not self.held:
             super().resume_reading()
 
 

@@ -109,7 +109,7 @@ class Engine:
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="gpt2fast-engine", daemon=True)
         # The thread's side.
-        self._scheduler = self._new_scheduler()
+        self._scheduler: Scheduler[Sequence] | None = self._new_scheduler()
         self._owners: dict[Sequence, Request] = {}
         self._alive = True
 
@@ -131,7 +131,8 @@ class Engine:
     @property
     def running(self) -> int:
         """How many sequences have a slot."""
-        return self._scheduler.running
+        scheduler = self._scheduler
+        return 0 if scheduler is None else scheduler.running
 
     @contextmanager
     def enter(self, places: int) -> Iterator[Request]:
@@ -206,12 +207,15 @@ class Engine:
 
     def _take_on(self, request: Request, sequences: List[Sequence]) -> None:
         self._owners.update((sequence, request) for sequence in sequences if not sequence.finished)
+        if self._scheduler is None:
+            self._scheduler = self._new_scheduler()
         self._scheduler.add(*sequences)
 
     def _let_go(self, sequences: List[Sequence]) -> None:
         for sequence in sequences:
             self._owners.pop(sequence, None)
-        self._scheduler.remove(*sequences)
+        if self._scheduler is not None:
+            self._scheduler.remove(*sequences)
 
     def _die(self) -> None:
         self._alive = False
@@ -220,9 +224,14 @@ class Engine:
 
     def _work(self) -> None:
         while self._alive:
-            self._obey(wait=not self._owners)
-            if self._owners:
-                self._step()
+            try:
+                self._obey(wait=not self._owners)
+                if self._owners and self._scheduler is not None:
+                    self._step(self._scheduler)
+            except Exception as error:
+                # Out of memory, most likely, of which there may be too little even to say so.
+                with suppress(Exception):
+                    self._fail(f"the network failed: {type(error).__name__}: {error}")
 
     def _obey(self, wait: bool) -> None:
         if wait:
@@ -231,22 +240,22 @@ class Engine:
             while True:
                 self._orders.get_nowait()()
 
-    def _step(self) -> None:
-        try:
-            changed = [(self._owners[sequence], sequence) for sequence in self._scheduler.step()]
-        except Exception as error:
-            # Out of memory, most likely.  What the cache holds now is uncertain: all end, and a new one begins.
-            owners, self._owners = self._owners, {}
-            self._scheduler = self._new_scheduler()
-            failure = Failed(f"the network failed: {type(error).__name__}: {error}")
-            for request in set(owners.values()):
-                self._tell(partial(request.fail, failure))
-            return
+    def _step(self, scheduler: Scheduler[Sequence]) -> None:
+        changed = [(self._owners[sequence], sequence) for sequence in scheduler.step()]
         for _, sequence in changed:
             if sequence.finished:
                 self._owners.pop(sequence, None)
         if changed:
             self._tell(partial(self._deliver, changed))
+
+    def _fail(self, words: str) -> None:
+        """All that is inside ends.  What the cache holds is uncertain: the next request gets a new one, when the memory
+        of this one is free."""
+        self._scheduler = None
+        owners, self._owners = self._owners, {}
+        failure = Failed(words)
+        for request in set(owners.values()):
+            self._tell(partial(request.fail, failure))
 
     def _tell(self, message: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more

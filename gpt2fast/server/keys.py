@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 
 from gpt2fast._internal.arguments import real_number, whole_number
-from gpt2fast.errors import Error, InputError
+from gpt2fast.errors import Error, InputError, InputTypeError
+from gpt2fast.safetensors.files import open_file
 from gpt2fast.server.api_errors import ApiError
 
 __all__ = ["Key", "KeyRing", "read_keys"]
@@ -33,6 +34,8 @@ class Key:
     concurrency: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.secret, str):
+            raise InputTypeError(f"the key is of type {type(self.secret).__name__}; expected str")
         if not self.secret:
             raise InputError("the key is empty; expected one, or none to let everybody in")
         if self.rate is not None:
@@ -44,11 +47,13 @@ class Key:
 def read_keys(path: str | Path) -> list[Key]:
     """The keys in a file: one a line, and after it, divided by spaces, `name=`, `rate=` and `concurrency=`.
 
-    Empty lines, and those that begin with #, mean nothing.  Raises OSError, and InputError that names the line.
+    Empty lines, and those that begin with #, mean nothing.  Raises MissingFileError, and InputError that names the
+    line.
     """
     keys: list[Key] = []
     try:
-        lines = Path(path).read_bytes().decode("utf-8-sig").splitlines()
+        with open_file(path, "a file of keys") as file:
+            lines = file.readall().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
     for number, line in enumerate(lines, 1):

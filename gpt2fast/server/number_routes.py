@@ -12,7 +12,7 @@ import numpy.typing as npt
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from gpt2fast.scoring.score import Score, score_sequences
+from gpt2fast.scoring.score import Score, ScoredText, score_sequences
 from gpt2fast.server.parts import Items, JsonInParts, slices
 from gpt2fast.server.protocol import parse_embedding, parse_scoring
 from gpt2fast.server.service import Service
@@ -68,9 +68,9 @@ class NumberRoutes:
 
         async def read() -> list[Score]:
             with service.engine.enter(1) as places:
-                scored = await service.apart(prepare)
+                scored = await service.apart(request, prepare)
                 await places.read([text.sequence for text in scored])
-                return await service.apart(lambda: [text.score() for text in scored])
+                return await service.apart(request, lambda: [_summed(text) for text in scored])
 
         scores = await service.attended(request, read())
         count = sum(map(len, scores))
@@ -78,6 +78,13 @@ class NumberRoutes:
         request.scope["usage"] = lambda: {"prompt_tokens": count, "total_tokens": count}
         data = Items([_score(score)] for score in scores)
         return JsonInParts({"object": "list", "data": data, "model": service.name})
+
+
+def _summed(text: ScoredText) -> Score:
+    """The score, whose sum, which it keeps, takes a while, too."""
+    score = text.score()
+    _ = score.log_likelihood, score.num_bytes
+    return score
 
 
 def _embedding(vector: npt.NDArray[np.float32], as_base64: bool) -> str | list[float]:

@@ -3,23 +3,24 @@ millisecond or two."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from gpt2fast.server.api_errors import Gone, to_json
 from gpt2fast.server.sse import attended
+from gpt2fast.server.turns import next_turn
 
 __all__ = ["Items", "JsonInParts", "Pauses", "Pieces", "json_parts", "slices"]
 
 # Bytes that are sent at once; what is smaller waits for what comes next.
 _PART = 1 << 14
-# Seconds of work without a pause.
+# Seconds of the thread's time without a pause.
 _WORK = 0.001
 
 
@@ -77,16 +78,20 @@ def slices(items: Any, size: int = 512) -> Iterator[Any]:
 
 
 class Pauses:
-    """Lets the event loop do everything else when work has taken a millisecond."""
+    """Lets the event loop do everything else when work has taken a millisecond.
 
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
+    `pause` is what to wait for then.
+    """
+
+    def __init__(self, pause: Callable[[], Awaitable[None]]) -> None:
+        self._pause = pause
+        self._since = time.thread_time()
 
     async def pause(self) -> None:
         """Pause, if it is time."""
-        if time.perf_counter() - self._since > _WORK:
-            await asyncio.sleep(0)
-            self._since = time.perf_counter()
+        if time.thread_time() - self._since > _WORK:
+            await self._pause()
+            self._since = time.thread_time()
 
 
 class JsonInParts:
@@ -98,12 +103,14 @@ class JsonInParts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client leaves."""
         with suppress(Gone):
-            await attended(receive, self._send(send), None)
+            await attended(receive, self._send(scope, send), None)
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, scope: Scope, send: Send) -> None:
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        pauses = Pauses()
+        turn = partial(next_turn, scope)
+        await turn()
+        pauses = Pauses(turn)
         part = bytearray()
         for piece in json_parts(self._content):
             part += piece

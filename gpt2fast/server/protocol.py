@@ -12,7 +12,9 @@ from gpt2fast.model.pairing import shared_vocabulary
 from gpt2fast.server.api_errors import ApiError
 from gpt2fast.server.foreign_fields import take_foreign
 from gpt2fast.server.limits import Limits
+from gpt2fast.server.parts import slices
 from gpt2fast.server.request_body import (
+    LARGE,
     RequestBody,
     checked_real,
     checked_text,
@@ -307,13 +309,18 @@ def _prompts(value: Any, name: str, lm: LanguageModel, most: int, special: bool)
 
 def _text_prompt(text: str, name: str, lm: LanguageModel, special: bool) -> CompletionPrompt:
     checked_text(name, text)
-    encode = lm.tokenizer.encode if special else lm.tokenizer.encode_ordinary
-    return CompletionPrompt(encode(text, **({"allowed_special": "all"} if special else {})), text)
+    allowed: Any = "all" if special else ()
+    if len(text) <= LARGE:
+        return CompletionPrompt(lm.tokenizer.encode(text, allowed_special=allowed, disallowed_special=()), text)
+    # A list that is made at once keeps all other threads waiting.
+    ids = lm.tokenizer.encode_to_numpy(text, allowed_special=allowed, disallowed_special=())
+    return CompletionPrompt([token for part in slices(ids) for token in part.tolist()], text)
 
 
 def _ids_prompt(value: Any, name: str, lm: LanguageModel) -> CompletionPrompt:
     ids = parse_ids(value, name, lm)
-    return CompletionPrompt(ids, lm.tokenizer.decode(ids))
+    # One that is longer than the context is cut or refused: its text may be large, and is never shown.
+    return CompletionPrompt(ids, lm.tokenizer.decode(ids) if len(ids) <= lm.model.config.n_ctx else "")
 
 
 def check_context(prompt: CompletionPrompt, name: str, new: int, lm: LanguageModel) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import json.decoder
-import json.scanner
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -16,6 +14,7 @@ from gpt2fast._internal.arguments import real_number, whole_number
 from gpt2fast.errors import Error
 from gpt2fast.server.api_errors import ApiError, Gone
 from gpt2fast.server.budget import Charge
+from gpt2fast.server.json_decoder import decode, no_constant
 from gpt2fast.server.limits import Limits
 
 __all__ = [
@@ -33,8 +32,6 @@ __all__ = [
 
 #: A body of more bytes is large: it is parsed on a thread of its own, and counted against the budget.
 LARGE = 1 << 14
-# Arrays and objects of one body; no request needs more than its 2,048 inputs.
-_MOST_CONTAINERS = 10_000
 # Whole numbers are of 64 bits, unless a field has a narrower range.
 _MOST = 2**63 - 1
 # Characters of a value, or of an unknown name, that a message quotes.
@@ -75,13 +72,13 @@ def parse_body(body: bytes) -> RequestBody:
     """The fields of the JSON object that is the request's body, in UTF-8, 16 or 32, as RFC 4627 had it.
 
     A large body takes a while, but no other thread has to wait for it.  Raises an ApiError, 400, where the body is no
-    such object, or has more than 10,000 arrays and objects.
+    such object, or has more than 10,000 arrays, objects and strings.
     """
     try:
         if len(body) <= LARGE:
-            value = json.loads(body, parse_constant=_no_constant)
+            value = json.loads(body, parse_constant=no_constant)
         else:
-            value = _patient_decoder().decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+            value = decode(body.decode(json.detect_encoding(body), "surrogatepass"))
     except RecursionError:
         raise ApiError("the body is not acceptable JSON: it is nested too deeply", code="invalid_json") from None
     except ValueError as error:  # of JSON, UTF-8, or an integer of thousands of digits
@@ -89,33 +86,6 @@ def parse_body(body: bytes) -> RequestBody:
     if not isinstance(value, dict):
         raise ApiError(f"the body is JSON of type {_kind(value)}; expected an object", code="invalid_json")
     return RequestBody(value)
-
-
-def _patient_decoder() -> json.JSONDecoder:
-    """The decoder of the standard library in Python but for the strings: the one in C keeps the interpreter's lock to
-    the end, 60 ms for a megabyte of brackets and numbers, in which no event of any client is passed on."""
-    decoder: Any = json.JSONDecoder(parse_constant=_no_constant)
-    count = 0
-
-    def counted(parse: Callable[..., Any]) -> Callable[..., Any]:
-        def parse_counted(*arguments: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count > _MOST_CONTAINERS:
-                raise ValueError(f"it has more than {_MOST_CONTAINERS:,} arrays and objects")
-            return parse(*arguments)
-
-        return parse_counted
-
-    decoder.parse_object = counted(json.decoder.JSONObject)  # type: ignore[attr-defined]
-    decoder.parse_array = counted(json.decoder.JSONArray)  # type: ignore[attr-defined]
-    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
-    found: json.JSONDecoder = decoder
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
 
 
 class RequestBody:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,10 +13,12 @@ from gpt2fast.model.pairing import shared_vocabulary
 from gpt2fast.server.api_errors import Closing
 from gpt2fast.server.budget import Budget
 from gpt2fast.server.engine import Engine
+from gpt2fast.server.helpers import Helpers, client_of
 from gpt2fast.server.limits import Limits
 from gpt2fast.server.metrics import Metrics
 from gpt2fast.server.request_body import LARGE, RequestBody, parse_body, read_body
 from gpt2fast.server.sse import attended
+from gpt2fast.server.turns import Turns, next_turn
 
 if TYPE_CHECKING:
     from gpt2fast.server.chat import ChatTemplate
@@ -57,7 +57,8 @@ class Service:
         self.metrics = Metrics(
             inside=lambda: self.engine.inside, running=lambda: self.engine.running, held=lambda: self.budget.taken
         )
-        self._helpers = ThreadPoolExecutor(_HELPERS, thread_name_prefix="gpt2fast-help")
+        self.turns = Turns()
+        self._helpers = Helpers(_HELPERS)
 
     async def parsed(self, request: Request, parse: Callable[[RequestBody], T]) -> T:
         """What `parse` makes of the request's body; a large one is dealt with on another thread, as all of its parsing
@@ -69,13 +70,14 @@ class Service:
             raise Closing
         body = await read_body(request, self.limits, request.scope["charge"])
         if len(body) <= LARGE:
+            await next_turn(request.scope)
             return parse(parse_body(body))
+        return await self.attended(request, self.apart(request, lambda: parse(parse_body(body))))
 
-        return await self.attended(request, self.apart(lambda: parse(parse_body(body))))
-
-    async def apart(self, work: Callable[[], T]) -> T:
-        """The result of work in Python that takes a while, on one of a few threads for that."""
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
+    async def apart(self, request: Request, work: Callable[[], T]) -> T:
+        """The result of work in Python that takes a while, on one of a few threads for that, of which no client has
+        more than one."""
+        return await self._helpers.run(client_of(request.scope), work)
 
     async def attended(self, request: Request, work: Coroutine[Any, Any, T], spent: float = 0) -> T:
         """The result of work that ends when the client leaves, and when the request's time, of which seconds are
@@ -85,4 +87,4 @@ class Service:
     async def stop(self) -> None:
         """End all threads."""
         await self.engine.stop()
-        self._helpers.shutdown(wait=False, cancel_futures=True)
+        self._helpers.stop()

@@ -15,7 +15,8 @@ from typing import Any
 
 import uvicorn
 
-from gpt2fast.errors import InputError
+from gpt2fast._internal.arguments import whole_number
+from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.language_model import LanguageModel
 from gpt2fast.server.app import create_app
 from gpt2fast.server.chat import ChatTemplate
@@ -24,6 +25,7 @@ from gpt2fast.server.engine import Engine
 from gpt2fast.server.guard import is_loopback
 from gpt2fast.server.keys import Key
 from gpt2fast.server.limits import Limits
+from gpt2fast.server.turns import Share
 
 __all__ = ["Server", "bind", "serve"]
 
@@ -38,9 +40,12 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises InputError where the host is unknown, OSError where the address is taken.
     """
+    if not isinstance(host, str):
+        raise InputTypeError(f"host is of type {type(host).__name__}; expected str")
+    port = whole_number("port", port, most=65_535)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (socket.gaierror, UnicodeError) as error:
+    except (socket.gaierror, ValueError) as error:
         raise InputError(f"host is {host!r}: {error}") from None
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -87,6 +92,7 @@ class Server(uvicorn.Server):
         self._engine = engine
         self._limits = limits
         self._ready = ready
+        self._share = Share()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -97,7 +103,7 @@ class Server(uvicorn.Server):
 
     def _listen(self, bound: socket.socket) -> Any:
         def protocol() -> Connection:
-            return Connection(self.config, self.server_state, self.lifespan.state)
+            return Connection(self.config, self.server_state, self.lifespan.state, share=self._share)
 
         connections: Any = self.server_state.connections
         return Listener(
@@ -190,8 +196,9 @@ def serve(
     except (OSError, ssl.SSLError) as error:
         files = " and ".join(str(file) for file in tls or () if file is not None)
         raise InputError(f"no TLS with {files}: {error.strerror or error}") from None
-    # Threads of Python, which parse large requests, give way to the event loop and the engine after a millisecond.
-    sys.setswitchinterval(0.001)
+    # Threads of Python, which parse large requests, give way to the event loop and the engine after a tenth of a
+    # millisecond: the loop gives up the interpreter's lock with each socket that it reads or writes, dozens in a round.
+    sys.setswitchinterval(1e-4)
     gc.collect()
     gc.freeze()  # what is there now stays: collections need not look at it, which takes tens of milliseconds
     server.run([bound])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ from gpt2fast.server.protocol import Completion, parse_completion
 from gpt2fast.server.request_body import RequestBody
 from gpt2fast.server.service import Service
 from gpt2fast.server.sse import EventStream, Tell
+from gpt2fast.server.turns import next_turn
 from gpt2fast.server.work import Measure, MeasuredPrompt
 
 __all__ = ["TextRoutes"]
@@ -70,15 +72,17 @@ class TextRoutes:
         request.scope["usage"] = lambda: answer.usage
         spent = time.perf_counter() - start
         if asked.stream.stream:
-            return EventStream(partial(self._stream, answer, start), self._service.limits.timeout - spent)
+            return EventStream(partial(self._stream, request, answer, start), self._service.limits.timeout - spent)
         await self._service.attended(request, self._write(answer, start), spent)
         return JsonInParts(answer.whole())
 
-    async def _stream(self, answer: Answer, start: float, tell: Tell) -> None:
-        pauses = Pauses()
+    async def _stream(self, request: Request, answer: Answer, start: float, tell: Tell) -> None:
+        pauses = Pauses(partial(asyncio.sleep, 0))
 
         async def show(choices: Collection[Choice]) -> None:
             for choice in choices:
+                if not choice.new_tokens:  # the prompt, which with log-probabilities may take long
+                    await next_turn(request.scope)
                 await tell(answer.chunk(choice))
                 await pauses.pause()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def parse_detokenize(body: RequestBody, lm: LanguageModel, name: str) -> tuple[s
         raise ApiError("there are both tokens and ids; expected one of them", param="ids")
     ids = parse_ids(values, field, lm)
     body.end()
-    return field, np.array(ids, np.int32)
+    return field, np.fromiter(chain.from_iterable(slices(ids)), np.int32, len(ids))  # other threads run meanwhile
 
 
 class TokenRoutes:
@@ -69,20 +70,23 @@ class TokenRoutes:
         """POST /tokenize."""
         service, tokenizer = self._service, self._tokenizer
 
-        def parse(body: RequestBody) -> tuple[str, bool, Ids]:
+        def parse(body: RequestBody) -> tuple[str, Ids, Ids | None]:
             name, text, special = parse_tokenize(body, service.name, service.allow_special)
+            if name == "text" and not special:
+                ids, spans = tokenizer.encode_with_offsets_flat(text)
+                return name, ids, spans.astype(np.uint32)
             allowed: Any = "all" if special else ()
-            ids = tokenizer.encode_to_numpy(text, allowed_special=allowed, disallowed_special=())
-            return name, special, ids
+            return name, tokenizer.encode_to_numpy(text, allowed_special=allowed, disallowed_special=()), None
 
-        name, special, ids = await service.parsed(request, parse)
-        request.scope["charge"].take(ids.nbytes)
+        name, ids, spans = await service.parsed(request, parse)
+        request.scope["charge"].take(ids.nbytes + (0 if spans is None else spans.nbytes))
         found = Items(part.tolist() for part in slices(ids))
         if name != "text":
             return JsonInParts({"tokens": found, "count": len(ids), "max_model_len": service.lm.model.config.n_ctx})
-        if special:
+        if spans is None:
             return JsonInParts({"ids": found, "count": len(ids)})
-        return JsonInParts({"ids": found, "count": len(ids), "spans": Items(self._spans(ids))})
+        pairs = Items(part.tolist() for part in slices(spans))
+        return JsonInParts({"ids": found, "count": len(ids), "spans": pairs})
 
     async def detokenize(self, request: Request) -> ASGIApp:
         """POST /detokenize."""
@@ -112,19 +116,6 @@ class TokenRoutes:
                 "chat_template": None if template is None else template.source,
             }
         )
-
-    def _spans(self, ids: Ids) -> Iterator[list[Any]]:
-        """For each token, from which character of the text to before which it goes."""
-        before = 0  # characters that begin before the slice
-        for part in slices(ids):
-            tokens = self._tokenizer.decode_tokens_bytes(part.tolist())
-            content = np.frombuffer(b"".join(tokens), np.uint8)
-            ends = np.cumsum([len(token) for token in tokens])
-            begun = before + np.concatenate([[0], np.cumsum((content & 0xC0) != 0x80)])
-            # A character that two tokens share is in both spans.
-            starts = begun[np.concatenate([[0], ends[:-1]]) + 1] - 1
-            yield np.stack([starts, begun[ends]], axis=1).tolist()
-            before = int(begun[-1])
 
     def _text(self, ids: Ids) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

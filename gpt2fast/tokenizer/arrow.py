@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import one_of
 from gpt2fast.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -69,9 +70,7 @@ def eot_of(tokenizer: Tokenizer, eot: str) -> int:
 
     Raises InputError where it is something else, or the tokenizer has no end-of-text.
     """
-    if eot not in ("none", "append", "prepend"):
-        raise InputError(f"eot is {eot!r}; expected one of none, append, prepend")
-    if eot == "none":
+    if one_of("eot", eot, ("none", "append", "prepend")) == "none":
         return 0
     if tokenizer.eos_token_id is None:
         raise InputError(

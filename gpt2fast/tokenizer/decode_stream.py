@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 
+from gpt2fast.tokenizer.inputs import no_errors
+
 TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
     from typing import Protocol
@@ -22,6 +24,8 @@ __all__ = ["DecodeStream"]
 class DecodeStream:
     """Ids in, one by one; text out as soon as whole characters exist.
 
+    Raises InputError where there is no error handler of the name `errors`.
+
     >>> import gpt2fast
     >>> stream = gpt2fast.get_encoding("gpt2").decode_stream()
     >>> [stream.feed(token) for token in [12520, 98, 232, 0]] + [stream.flush()]
@@ -30,6 +34,10 @@ class DecodeStream:
 
     def __init__(self, tokenizer: TokenBytes, errors: str = "replace") -> None:
         self._tokenizer = tokenizer
+        try:
+            codecs.lookup_error(errors)
+        except (LookupError, TypeError, ValueError):
+            raise no_errors(errors) from None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
     def feed(self, token: int) -> str:

@@ -6,6 +6,7 @@ The work is done in Rust (`gpt2fast._bpe`); here are the defaults, the policy fo
 from __future__ import annotations
 
 from gpt2fast import _bpe
+from gpt2fast._internal.arguments import listed, path_name
 from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.errors import InputError, InputTypeError, UnknownTokenError
 from gpt2fast.tokenizer.decode_stream import DecodeStream
@@ -15,10 +16,11 @@ from gpt2fast.tokenizer.inputs import (
     as_id,
     as_ids,
     as_list_of_ids,
+    as_spanned_text,
     as_text,
     as_texts,
     id_dtype,
-    is_unicode,
+    no_errors,
     no_text,
     no_texts,
 )
@@ -99,7 +101,9 @@ class Tokenizer:
 
         from gpt2fast.tokenizer.files import read_vocab_and_merges
 
-        return cls(read_vocab_and_merges(vocab, merges, tuple(special_tokens)), name=Path(vocab).parent.name or "vocab")
+        specials = tuple(listed("special_tokens", special_tokens, "a sequence of texts"))
+        name = Path(path_name(vocab)).parent.name or "vocab"
+        return cls(read_vocab_and_merges(vocab, merges, specials), name=name)
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> Tokenizer:
@@ -181,7 +185,8 @@ class Tokenizer:
         [66, 1878, 165]
         """
         if (
-            not allowed_special
+            allowed_special is _NONE
+            and isinstance(disallowed_special, str)
             and disallowed_special == "all"
             and isinstance(text, str)
             and self._only_special is not None
@@ -318,9 +323,23 @@ class Tokenizer:
         >>> get_encoding("gpt2").encode_with_offsets("a 🙂")
         ([64, 32485], [(0, 1), (1, 3)])
         """
-        if isinstance(text, str) and not is_unicode(text):
-            raise InputError("the text holds a lone surrogate, which has no place in UTF-8; its spans are not defined")
-        return self._allowing(allowed_special).encode_with_offsets(as_text(text))
+        return self._allowing(allowed_special).encode_with_offsets(as_spanned_text(text))
+
+    def encode_with_offsets_flat(
+        self, text: Text, *, allowed_special: Allowed = _NONE
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """As `encode_with_offsets`, in arrays: the ids, uint32 (T,), and their spans, int64 (T, 2).
+
+        Other Python threads run meanwhile, however long the text.
+
+        >>> ids, spans = get_encoding("gpt2").encode_with_offsets_flat("a 🙂")
+        >>> ids.tolist(), spans.tolist()
+        ([64, 32485], [[0, 1], [1, 3]])
+        """
+        import numpy as np
+
+        ids, spans = self._allowing(allowed_special).encode_with_offsets_flat(as_spanned_text(text))
+        return np.frombuffer(ids, np.uint32), np.frombuffer(spans, np.int64).reshape(-1, 2)
 
     def encode_with_unstable(
         self, text: str, *, allowed_special: Allowed = _NONE, disallowed_special: Disallowed = "all"
@@ -424,8 +443,10 @@ class Tokenizer:
         text = _bpe.wide_string(utf8) if len(utf8) >= _LONG_TEXT else None
         try:
             return utf8.decode("utf-8", errors=errors) if text is None else text
-        except LookupError:
-            raise InputError(f"errors is {errors!r:.60}; expected 'replace', 'strict', 'ignore' …") from None
+        except UnicodeDecodeError:
+            raise
+        except (LookupError, ValueError):
+            raise no_errors(errors) from None
 
     def decode_single_token_bytes(self, token: int) -> bytes:
         """The bytes of one token, special or not.  Raises UnknownTokenError (a KeyError)."""
@@ -464,7 +485,7 @@ class Tokenizer:
         lists = [as_ids(tokens) for tokens in as_batch(batch)]
         try:
             return self._bpe.decode_batch(lists, errors, resolve_num_threads(num_threads))
-        except (LookupError, OverflowError, TypeError):
+        except (LookupError, OverflowError, TypeError, ValueError):
             return [self.decode(tokens, errors) for tokens in lists]  # raises the error that names what is wrong
 
     def decode_bytes_batch(self, batch: Iterable[Iterable[int]], *, num_threads: int | None = None) -> list[bytes]:
@@ -534,11 +555,12 @@ class Tokenizer:
 
     def is_special_token(self, token: int) -> bool:
         """Whether the id is a special token's."""
-        return token in self._special.ids.values()
+        return as_id(token, "token") in self._special.ids.values()
 
     def is_added_token(self, token: int) -> bool:
         """Whether the id is an added token's, special or not."""
-        return any(token == added.id for added in self._files.added.values())
+        wanted = as_id(token, "token")
+        return any(wanted == added.id for added in self._files.added.values())
 
     def token_byte_values(self) -> list[bytes]:
         """The bytes of all ordinary tokens, sorted."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpt2fast._bpe import Bpe
+from gpt2fast._internal.arguments import path_name
 from gpt2fast.errors import InputError, MissingFileError
 from gpt2fast.tokenizer import declared
 from gpt2fast.tokenizer.json_files import integer, read
@@ -101,10 +102,11 @@ def _json(value: Any) -> bytes:
 def check_writable(directory: str | Path, contents: Mapping[str, bytes]) -> None:
     """Raises InputError where `directory` holds files of another tokenizer that would be read with those of `contents`,
     or instead of them."""
+    folder = Path(path_name(directory))
     for file in (_TOKENIZER_JSON, *_LEGACY):
-        if file not in contents and (Path(directory) / file).exists():
+        if file not in contents and (folder / file).exists():
             raise InputError(
-                f"{Path(directory) / file}: belongs to another tokenizer and would change this one; remove it, or save "
+                f"{folder / file}: belongs to another tokenizer and would change this one; remove it, or save "
                 "into another directory"
             )
 
@@ -115,7 +117,7 @@ def read_vocab_and_merges(vocab: str | Path, merges: str | Path, specials: tuple
     `<|endoftext|>` is special where the vocabulary has it, as are the names of `specials`, which must be in it.  Raises
     MissingFileError, and InputError where a name of `specials` is not in the vocabulary.
     """
-    vocab, merges = Path(vocab), Path(merges)
+    vocab, merges = Path(path_name(vocab)), Path(path_name(merges))
     vocabulary = read(vocab)
     ids = _ids(vocabulary)
     found: dict[str, AddedToken] = {}
@@ -138,7 +140,7 @@ def _ids(vocabulary: bytes) -> dict[str, Any]:
 def read_directory(directory: str | Path) -> TokenizerFiles:
     """The tokenizer of a model directory: tokenizer.json where there is one, else vocab.json and merges.txt; with what
     tokenizer_config.json, special_tokens_map.json and added_tokens.json say of its tokens."""
-    directory = Path(directory)
+    directory = Path(path_name(directory))
     if (directory / _TOKENIZER_JSON).is_file():
         files, ids = _of_tokenizer_json(directory / _TOKENIZER_JSON)
         names = [_TOKENIZER_JSON]

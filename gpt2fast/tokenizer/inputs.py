@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from operator import index
 
+from gpt2fast._internal.arguments import listed
 from gpt2fast.errors import InputError, InputTypeError
 
 TYPE_CHECKING = False  # as typing has it, which takes long to load
@@ -23,10 +24,12 @@ __all__ = [
     "as_id",
     "as_ids",
     "as_list_of_ids",
+    "as_spanned_text",
     "as_text",
     "as_texts",
     "id_dtype",
     "is_unicode",
+    "no_errors",
     "no_text",
     "no_texts",
 ]
@@ -70,16 +73,27 @@ def as_text(text: Text, strict: bool = False) -> Text:
     return text
 
 
+def no_errors(errors: Any) -> InputError | InputTypeError:
+    """The error for what is no name of an error handler of `bytes.decode`."""
+    if not isinstance(errors, str):
+        return InputTypeError(f"errors is of type {type(errors).__name__}; expected str")
+    return InputError(f"errors is {errors!r:.60}; expected 'replace', 'strict', 'ignore' …")
+
+
 def as_texts(texts: Iterable[Text]) -> Sequence[Text]:
     """`texts` as a list or tuple.  Raises InputTypeError for a single text, whose characters are not meant."""
     if isinstance(texts, (list, tuple)):
         return texts
     if isinstance(texts, (str, bytes)):
         raise InputTypeError(f"texts is one {type(texts).__name__}; expected a list of texts")
-    try:
-        return list(texts)
-    except TypeError:
-        raise InputTypeError(f"texts is of type {type(texts).__name__}; expected a list of texts") from None
+    return listed("texts", texts, "a list of texts")
+
+
+def as_spanned_text(text: Text) -> Text:
+    """`text` as `as_text` makes it.  Raises InputError for a str with lone surrogates, too, of which UTF-8 has none."""
+    if isinstance(text, str) and not is_unicode(text):
+        raise InputError("the text holds a lone surrogate, which has no place in UTF-8; its spans are not defined")
+    return as_text(text)
 
 
 def is_unicode(text: str) -> bool:
@@ -99,10 +113,7 @@ def as_ids(tokens: Any) -> Any:
     if dtype is None or not hasattr(dtype, "kind"):  # not NumPy's
         if isinstance(tokens, (str, bytes)):
             raise InputTypeError(f"tokens is of type {type(tokens).__name__}; expected a list of token ids")
-        try:
-            return list(tokens)
-        except TypeError:
-            raise InputTypeError(f"tokens is of type {type(tokens).__name__}; expected a list of token ids") from None
+        return listed("tokens", tokens, "a list of token ids")
     if dtype.kind not in "iu" and tokens.size:
         raise InputTypeError(f"tokens are of type {dtype}; expected integers")
     if tokens.ndim != 1:
@@ -129,11 +140,11 @@ def as_id(token: Any, name: str) -> int:
         ) from None
 
 
-def as_batch(batch: Any) -> Iterable[Any]:
-    """`batch` as what can be gone through.  Raises InputTypeError where it cannot, as None."""
-    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__"):
+def as_batch(batch: Any) -> list[Any]:
+    """`batch` as a list.  Raises InputTypeError where it cannot be gone through, as None."""
+    if isinstance(batch, (str, bytes)):
         raise InputTypeError(f"batch is of type {type(batch).__name__}; expected lists of token ids")
-    return batch  # type: ignore[no-any-return]
+    return listed("batch", batch, "lists of token ids")
 
 
 def id_dtype(dtype: npt.DTypeLike | None, n_vocab: int) -> np.dtype[Any]:

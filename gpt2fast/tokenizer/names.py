@@ -32,7 +32,7 @@ def encoding_for_model(model_name: str) -> Tokenizer:
     >>> encoding_for_model("gpt2-xl").name
     'gpt2'
     """
-    if model_name not in _GPT2_MODELS:
+    if not isinstance(model_name, str) or model_name not in _GPT2_MODELS:
         raise UnknownTokenError(f"no encoding is known for the model {model_name!r}; expected one of {_GPT2_MODELS}")
     return get_encoding("gpt2")
 

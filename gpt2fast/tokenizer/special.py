@@ -88,8 +88,8 @@ class SpecialTokens:
 
     def allowed_in(self, texts: Iterable[Text], allowed: Allowed, disallowed: Disallowed) -> frozenset[str]:
         """Which of them are allowed, after refusing texts that contain a disallowed one.  Raises InputError."""
-        allowed_names = self.guarded if allowed == "all" else _names(allowed, "allowed_special")
-        if disallowed == "all":
+        allowed_names = self.guarded if _is_all(allowed) else _names(allowed, "allowed_special")
+        if _is_all(disallowed):
             disallowed_names = self.guarded - allowed_names
         else:
             disallowed_names = _names(disallowed, "disallowed_special")
@@ -124,12 +124,16 @@ def allowed_by(allow_special: bool) -> Allowed:
     return "all" if allow_special else frozenset()
 
 
+def _is_all(names: Any) -> bool:
+    return isinstance(names, str) and names == "all"
+
+
 def _names(names: Any, argument: str) -> frozenset[str]:
     if isinstance(names, str):
         raise InputError(f"{argument} is {names!r}; expected 'all' or a collection of special tokens")
     try:
         found = frozenset(names)
-    except TypeError:
+    except (TypeError, ValueError):  # a number, a set in a list; a closed file
         found = frozenset([0])
     if not all(isinstance(name, str) and name for name in found):
         raise InputTypeError(f"{argument} is {names!r:.60}; expected 'all' or a collection of special tokens")

@@ -33,11 +33,11 @@ class Listed:
     def __init__(self, ids, n_vocab):
         self.ids, self.n_vocab = ids.tolist(), n_vocab
 
-    def encode(self, text, **special):
-        return self.ids[:1]
+    def encode_to_numpy(self, text, **special):
+        return np.array(self.ids[:1], np.uint32)
 
-    def encode_with_offsets(self, text, **special):
-        return self.ids[1:], [(0, 0)] * (len(self.ids) - 1)
+    def encode_with_offsets_flat(self, text, **special):
+        return np.array(self.ids[1:], np.uint32), np.zeros((len(self.ids) - 1, 2), np.int64)
 
 
 def close(actual, expected, atol=1e-4):

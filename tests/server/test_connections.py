@@ -15,7 +15,9 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import h11._readers
 import pytest
 from live_server import Live, command, eventually, live, raw, send
 from paths import DATA
@@ -298,3 +300,24 @@ def memory(status: Path) -> int:
 def test_bind_takes_no_connection_before_it_serves() -> None:
     with bind("127.0.0.1", 0) as bound, pytest.raises(ConnectionRefusedError):
         socket.create_connection(bound.getsockname(), 5)
+
+
+@pytest.mark.parametrize("count", [1_000, 60_000])
+def test_a_head_of_many_lines_is_refused_before_they_are_parsed(
+    toy: LanguageModel, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = []
+    extract = h11._readers.maybe_read_from_IDLE_client
+
+    def noting(buffer: Any) -> Any:
+        parsed.append(len(buffer))
+        return extract(buffer)
+
+    with live(toy) as server:
+        monkeypatch.setitem(h11._readers.READERS, (h11.CLIENT, h11.IDLE), noting)
+        with send(server.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n") as connection:
+            with contextlib.suppress(OSError):
+                connection.sendall(b"a:\r\n" * count + b"\r\n")
+            assert connection.recv(12) in (b"HTTP/1.1 400", b"")
+        assert server.ask("GET", "/health")[0] == 200
+        assert max(parsed) < 1_000

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,8 @@ from live_server import eventually, live, raw, send
 
 import gpt2fast
 from gpt2fast import LanguageModel, Tokenizer
-from gpt2fast.server import Limits, request_body, service
+from gpt2fast.scoring import score
+from gpt2fast.server import Limits, json_decoder, request_body, service
 from gpt2fast.server.parts import Items, Pieces, json_parts
 from gpt2fast.server.request_body import LARGE, parse_body
 from gpt2fast.server.token_routes import TokenRoutes
@@ -87,7 +91,7 @@ def test_large_bodies_are_read_as_small_ones(text: str, encoding: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (f'{{"a": [{",".join(["[]"] * 10_000)}]}}', "more than 10,000 arrays and objects"),
+        (f'{{"a": [{",".join(["[]"] * 10_000)}]}}', "more than 10,000 arrays, objects and strings"),
         ("[" * 20_000, "nested too deeply|more than 10,000"),
         ('{"a":' * 9_000, "nested too deeply"),
         ('{"a": NaN, "b": "%s"}' % ("x" * LARGE), "NaN is no JSON number"),
@@ -124,6 +128,58 @@ def test_messages_quote_little(toy: LanguageModel) -> None:
             assert int(headers["content-length"]) < 1000, content
 
 
+NUMBERS = st.lists(
+    st.sampled_from(["0", "-1", "2.5", "-3e-2", "1E+5", "12345678901234567890", "1" * 40, "0.1", "[2]", '"3"', "null"])
+)
+SPACE = st.sampled_from(["", "", "", " ", "\n\t ", " " * 20])
+
+
+@given(NUMBERS, SPACE, SPACE, st.integers(1, 3))
+def test_arrays_of_numbers_are_read_as_any(items: list[str], before: str, after: str, times: int) -> None:
+    text = "[" + f"{before},{after}".join(items * 1000 ** (times == 3)) + "]"
+    assert json_decoder.decode(text) == json.loads(text)
+    for wrong in (text[:-1], text.replace("]", ",]"), text.replace(",", ",,", 1), text.replace("-", "--", 1)):
+        try:
+            right = json.loads(wrong)
+        except ValueError as error:
+            with pytest.raises(ValueError, match=re.escape(str(error))):
+                json_decoder.decode(wrong)
+        else:
+            assert json_decoder.decode(wrong) == right
+
+
+def test_half_a_million_numbers_are_not_read_at_once_nor_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def noting(text: str) -> Any:
+        sizes.append(len(text))
+        return json.loads(text)
+
+    monkeypatch.setattr(
+        json_decoder,
+        "json",
+        SimpleNamespace(loads=noting, JSONDecoder=json.JSONDecoder, decoder=json.decoder, scanner=json.scanner),
+    )
+    assert parse_body(b'{"ids":[%s]}' % b",".join([b"7"] * 500_000)).take("ids") == [7] * 500_000
+    assert len(sizes) < 500
+    assert max(sizes) < 10_000
+
+
+def test_what_is_summed_over_a_long_text_is_summed_on_other_threads(
+    toy: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+
+    def noting(values: Any) -> float:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        return math.fsum(values)
+
+    monkeypatch.setattr(score, "math", SimpleNamespace(fsum=noting, nan=math.nan))
+    with live(toy) as server:
+        assert server.post("/score", text=["abc", "d" * 100])[0] == 200
+    assert threads == {"gpt2fast-help"}
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
@@ -148,11 +204,9 @@ def routes() -> TokenRoutes:
 
 
 @given(text=st.text(max_size=40).flatmap(lambda text: st.integers(1, 40).map(lambda count: text * count)))
-def test_spans_and_texts_in_slices(routes: TokenRoutes, text: str) -> None:
+def test_texts_in_slices(routes: TokenRoutes, text: str) -> None:
     tokenizer: Tokenizer = routes._tokenizer
-    ids, spans = tokenizer.encode_with_offsets(text)
-    found = [tuple(span) for part in routes._spans(np.array(ids, np.int32)) for span in part]
-    assert found == spans
+    ids = tokenizer.encode(text)
     assert "".join(routes._text(np.array(ids, np.int32))) == text
 
 

@@ -110,6 +110,33 @@ def test_a_network_that_fails_and_recovers(tokenizer: Tokenizer) -> None:
         assert server.complete("a")
 
 
+def test_an_engine_outlives_the_failure_of_its_next_scheduler(tokenizer: Tokenizer) -> None:
+    failing = threading.Event()
+
+    class Failing(ToyModel):
+        def forward(self, *arguments: Any, **keywords: Any) -> Any:
+            if failing.is_set():
+                raise MemoryError("no room")
+            return super().forward(*arguments, **keywords)
+
+        def new_cache(self, *arguments: Any, **keywords: Any) -> Any:
+            if failing.is_set():
+                raise MemoryError("no room for a cache")
+            return super().new_cache(*arguments, **keywords)
+
+    with live(LanguageModel(Failing(), tokenizer)) as server:  # type: ignore[arg-type]
+        right = server.complete("a", seed=1)["choices"]
+        failing.set()
+        for words in ("no room", "no room for a cache", "no room for a cache"):
+            status, content = server.post("/v1/completions", prompt="a", n=2)
+            assert (status, content["error"]["type"]) == (500, "server_error")
+            assert content["error"]["message"].endswith(f"MemoryError: {words}")
+            assert server.ask("GET", "/health")[0] == 200
+        assert server.engine.inside == server.engine.running == 0
+        failing.clear()
+        assert server.complete("a", seed=1)["choices"] == right
+
+
 def test_logits_that_are_not_finite(tokenizer: Tokenizer) -> None:
     lm = LanguageModel(ToyModel(logits=lambda ids, size: np.full(size, np.nan)), tokenizer)  # type: ignore[arg-type]
     with live(lm) as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -50,6 +51,15 @@ def test_decoding_gives_the_same_starts(text):
     assert starts == [start for start, _ in spans]
 
 
+@given(st.one_of(unicode_text, st.binary()))
+@example("a 🙂🦊 é漢字 \u00a0 ")
+@example("")
+def test_arrays_of_the_same(text):
+    ids, spans = ENC.encode_with_offsets_flat(text)
+    assert (ids.dtype, spans.dtype, spans.shape) == (np.uint32, np.int64, (len(ids), 2))
+    assert (ids.tolist(), list(map(tuple, spans.tolist()))) == ENC.encode_with_offsets(text)
+
+
 def test_ids_that_cut_characters_have_no_text():
     with pytest.raises(UnicodeDecodeError):
         ENC.decode_with_offsets([8582])
@@ -65,3 +75,5 @@ def test_special_tokens_are_text_here():
 def test_lone_surrogates_have_no_spans():
     with pytest.raises(gpt2fast.InputError, match="lone surrogate"):
         ENC.encode_with_offsets("a\ud800")
+    with pytest.raises(gpt2fast.InputError, match="lone surrogate"):
+        ENC.encode_with_offsets_flat("a\ud800")

@@ -14,6 +14,7 @@ import numpy as np
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, OutOfMemoryError
 
+MOST = 2**63 - 1  # of the numbers below
 
 cdef enum:
     # Of successive blocks one head's keys and values are read together.  Were they multiples of this apart, they would
@@ -75,28 +76,32 @@ cdef class KVCache:
         """Bytes of memory that the tokens in the cache occupy now."""
         return (self.used - len(self.free)) * self.block_bytes
 
-    def truncate(self, int64_t row, int64_t length):
+    def truncate(self, row, length):
         """Forget the tokens of `row` from position `length` on."""
-        self._check_row(row)
-        if not 0 <= length <= self.row_lengths[row]:
-            raise InputError(f"cannot truncate row {row} of {self.row_lengths[row]} tokens to {length}")
-        self._drop_blocks(row, (length + GF_BLOCK - 1) // GF_BLOCK)
-        self.row_lengths[row] = length
+        cdef int64_t place = whole_number("row", row, most=MOST)
+        cdef int64_t kept = whole_number("length", length, most=MOST)
+        self._check_row(place)
+        if kept > self.row_lengths[place]:
+            raise InputError(f"cannot truncate row {place} of {self.row_lengths[place]} tokens to {kept}")
+        self._drop_blocks(place, (kept + GF_BLOCK - 1) // GF_BLOCK)
+        self.row_lengths[place] = kept
 
-    def copy_row(self, int64_t source, int64_t target):
+    def copy_row(self, source, target):
         """Make row `target` equal to row `source`.  Nothing is copied until one of them grows."""
+        cdef int64_t old = whole_number("source", source, most=MOST)
+        cdef int64_t new = whole_number("target", target, most=MOST)
         cdef int64_t block
         cdef void *shared
-        self._check_row(source)
-        self._check_row(target)
-        if source == target:
+        self._check_row(old)
+        self._check_row(new)
+        if old == new:
             return
-        self._drop_blocks(target, 0)
-        for block in range((self.row_lengths[source] + GF_BLOCK - 1) // GF_BLOCK):
-            shared = self.tables[source * self.blocks_per_row + block]
-            self.tables[target * self.blocks_per_row + block] = shared
+        self._drop_blocks(new, 0)
+        for block in range((self.row_lengths[old] + GF_BLOCK - 1) // GF_BLOCK):
+            shared = self.tables[old * self.blocks_per_row + block]
+            self.tables[new * self.blocks_per_row + block] = shared
             self.references[(<char *> shared - self.data) // self.block_bytes] += 1
-        self.row_lengths[target] = self.row_lengths[source]
+        self.row_lengths[new] = self.row_lengths[old]
 
     cdef int _check_row(self, int64_t row) except -1:
         if not 0 <= row < self.batch:

@@ -137,6 +137,31 @@ impl Bpe {
         (ids, ends)
     }
 
+    /// The ids of a text, and the two ends of each one's span, in characters of a str and bytes of bytes.
+    fn ids_and_spans(&self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<(Vec<u32>, Vec<i64>)> {
+        let characters = text.is_instance_of::<PyString>();
+        let text = Text::new(text)?;
+        let bytes = text.bytes()?;
+        Ok(py.detach(|| {
+            let (ids, ends) = self.ids_and_ends(&bytes);
+            let mut spans = Vec::with_capacity(2 * ids.len());
+            let (mut start, mut started) = (0, 0); // bytes before the token; characters begun in them
+            for end in ends {
+                let token = &bytes[start..end];
+                if characters {
+                    let begun = token.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
+                    let inside = usize::from(token.first().is_some_and(|byte| byte & 0xc0 == 0x80));
+                    spans.extend([(started - inside) as i64, (started + begun) as i64]);
+                    started += begun;
+                } else {
+                    spans.extend([start as i64, end as i64]);
+                }
+                start = end;
+            }
+            (ids, spans)
+        }))
+    }
+
     /// Whether ids fit 16 bits.
     fn is_narrow(&self) -> bool {
         self.tokenizer.vocabulary().len() <= 1 << 16
@@ -310,30 +335,21 @@ impl Bpe {
         Ok((Buffer { data: ids }, Buffer { data: offsets }))
     }
 
+    /// The ids, and for each the two ends of its span, in characters of a str and bytes of bytes.
     fn encode_with_offsets<'py>(
         &self,
         py: Python<'py>,
         text: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
-        let characters = text.is_instance_of::<PyString>();
-        let text = Text::new(text)?;
-        let bytes = text.bytes()?;
-        let (ids, ends) = py.detach(|| self.ids_and_ends(&bytes));
-        let mut spans = Vec::with_capacity(ids.len());
-        let (mut start, mut started) = (0, 0); // bytes before the token; characters begun in them
-        for end in ends {
-            let token = &bytes[start..end];
-            if characters {
-                let begun = token.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
-                let inside = usize::from(token.first().is_some_and(|byte| byte & 0xc0 == 0x80));
-                spans.push((started - inside, started + begun));
-                started += begun;
-            } else {
-                spans.push((start, end));
-            }
-            start = end;
-        }
+        let (ids, ends) = self.ids_and_spans(py, text)?;
+        let spans = ends.chunks_exact(2).map(|span| (span[0], span[1])).collect::<Vec<_>>();
         Ok((self.list(py, &ids)?, PyList::new(py, spans)?))
+    }
+
+    /// The same in two arrays, for which nobody waits: the spans are pairs, one after the other.
+    fn encode_with_offsets_flat(&self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<(Buffer, Buffer)> {
+        let (ids, ends) = self.ids_and_spans(py, text)?;
+        Ok((Buffer { data: Data::U32(ids) }, Buffer { data: Data::I64(ends) }))
     }
 
     fn count(&self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<usize> {
