@@ -10,10 +10,21 @@ from gpt2fast.errors import InputError, InputTypeError
 
 TYPE_CHECKING = False  # as typing has it, which takes long to load
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
-__all__ = ["flag", "ids_of", "listed", "one_of", "path_name", "real_number", "utf8", "whole_number"]
+__all__ = [
+    "each",
+    "flag",
+    "ids_of",
+    "listed",
+    "one_of",
+    "open_file",
+    "path_name",
+    "real_number",
+    "utf8",
+    "whole_number",
+]
 
 
 def flag(name: str, value: Any) -> bool:
@@ -54,6 +65,20 @@ def listed(name: str, values: Any, expected: str) -> list[Any]:
         raise InputError(f"{name}: {error}; expected {expected}") from error
 
 
+def each(name: str, values: Any, expected: str) -> Iterator[Any]:
+    """What can be gone through, one by one.  Raises as `listed` does, once the first is asked for or where it fails.
+
+    >>> next(each("items", [{"text": "a"}], "mappings"))
+    {'text': 'a'}
+    """
+    try:
+        yield from values
+    except TypeError:
+        raise InputTypeError(f"{name} is of type {type(values).__name__}; expected {expected}") from None
+    except ValueError as error:
+        raise InputError(f"{name}: {error}; expected {expected}") from error
+
+
 def ids_of(name: str, values: Any, limit: int = 2**63) -> Any:
     """Token ids as an array of int64.  Raises InputTypeError where they are no whole numbers, InputError where they are
     in no row, or not from 0 to under `limit`.
@@ -74,6 +99,19 @@ def ids_of(name: str, values: Any, limit: int = 2**63) -> Any:
     if array.size and not (array.min() >= 0 and array.max() < limit):
         raise InputError(f"{name} has a number that is not from 0 to {limit - 1}")
     return array.astype(np.int64)
+
+
+def open_file(name: str, file: Any, method: str) -> Any:
+    """A file object with that method.  Raises InputTypeError where it has none, InputError where it is closed or not
+    made for it."""
+    if not callable(getattr(file, method, None)):
+        raise InputTypeError(f"{name} is of type {type(file).__name__}; expected a path or a binary file")
+    if getattr(file, "closed", False):
+        raise InputError(f"{name} is a closed file")
+    able = getattr(file, {"read": "readable", "write": "writable"}[method], None)
+    if able is not None and not able():
+        raise InputError(f"{name} is a file that was not opened to {method}")
+    return file
 
 
 def path_name(path: object) -> str:

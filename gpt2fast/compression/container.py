@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
-from gpt2fast.errors import InputError
+from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.kernels.coding import crc32c
 
 __all__ = ["DTYPES", "FORMAT_VERSION", "HEADER", "MOST", "TRAILER", "Block", "Index", "Kind", "ModelRecord"]
@@ -65,6 +65,8 @@ class ModelRecord:
     @classmethod
     def from_bytes(cls, body: bytes) -> ModelRecord:
         """The record of a block's body.  Raises InputError where it is none."""
+        if not isinstance(body, bytes):
+            raise InputTypeError(f"body is of type {type(body).__name__}; expected bytes")
         numbers, place = [], 0
         for _ in range(5):
             number, place = read_varint(body, place)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import open_file, whole_number
 from gpt2fast.compression import container
 from gpt2fast.compression.codec import Codec, Model, Progress
 from gpt2fast.compression.container import Block, Index, ModelRecord
-from gpt2fast.errors import InputError, InputTypeError, MissingFileError
+from gpt2fast.errors import InputError, MissingFileError
 
 __all__ = ["BATCH", "CompressedReader", "Info", "inspect"]
 
@@ -105,14 +106,18 @@ class CompressedReader(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """Go on at the byte `offset` of the original, from its beginning, from here or from its end; where that is."""
+        offset = whole_number("offset", offset, least=-sys.maxsize)
+        whence = whole_number("whence", whence, most=os.SEEK_END)
         with self._checked():
             if self._index is None:
                 if not self.seekable():
                     raise io.UnsupportedOperation("the compressed file cannot seek")
                 self._index, _ = container.read_index(self._file)
-            start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._index.size}.get(whence)
-            if start is None or start + offset < 0:
-                raise InputError(f"there is no byte {offset} from {whence}")
+            size = self._index.size
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: size}[whence]
+        if start + offset < 0:
+            raise InputError(f"there is no byte {offset} from {whence}")
+        with self._checked():
             self._go(start + offset)
         return self._position
 
@@ -292,9 +297,7 @@ def _opened(file: str | os.PathLike[str] | BinaryIO) -> tuple[BinaryIO, bool]:
             raise MissingFileError(f"{os.fsdecode(file)}: there is no such file") from None
         except ValueError as error:  # a NUL in it
             raise InputError(f"{os.fsdecode(file)!a}: not a path: {error}") from None
-    if not hasattr(file, "read"):
-        raise InputTypeError(f"file is of type {type(file).__name__}; expected a path or a binary file")
-    return file, False
+    return open_file("file", file, "read"), False
 
 
 def _name(file: object) -> str:

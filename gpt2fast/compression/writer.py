@@ -9,7 +9,7 @@ import zlib
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gpt2fast._internal.arguments import whole_number
+from gpt2fast._internal.arguments import open_file, whole_number
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.compression import container
 from gpt2fast.compression.codec import Codec, Model, Progress
@@ -72,10 +72,8 @@ class CompressedWriter(io.RawIOBase):
         if isinstance(file, str | bytes | os.PathLike):
             self._whole = atomic_write(file)
             self._file = self._whole.__enter__()
-        elif hasattr(file, "write"):
-            self._file = file
         else:
-            raise InputTypeError(f"file is of type {type(file).__name__}; expected a path or a binary file")
+            self._file = open_file("file", file, "write")
         self._write(HEADER)
         self._broken = False
 

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from gpt2fast._internal.arguments import open_file
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.corpus.dependencies import pyarrow_ipc, pyarrow_parquet
 from gpt2fast.corpus.inputs import path_of
 from gpt2fast.corpus.tables import VERSION, Column, has_metadata, table_of
-from gpt2fast.errors import InputError, MissingFileError
+from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
 if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
@@ -56,6 +57,8 @@ def score_items(
     """
     from gpt2fast.scoring.items import ITEM_COLUMNS, word_rows  # where corpora are tokenized, no engine is loaded
 
+    if not isinstance(text, str):
+        raise InputTypeError(f"text is of type {type(text).__name__}; expected the name of a column")
     names, rows = read_items(items)
     if text not in names:
         raise InputError(f"{os.fspath(items)}: there is no column {text!r}, but {', '.join(map(repr, names))}")
@@ -65,7 +68,7 @@ def score_items(
     columns += [Column(name, _type_of(row.get(name) for row in rows)) for name in kept]
     columns += [Column(name, type) for name, type in ITEM_COLUMNS.items()]
     columns += [Column("log_frequency", float)] * (known is not None)
-    stream = cast("BinaryIO", out) if hasattr(out, "write") else None
+    stream = cast("BinaryIO", open_file("out", out, "write")) if hasattr(out, "write") else None
     name = path_of("out", out) if stream is None else "table." + out_format
     own = lm.model.same_bits and not has_metadata(name)
     columns += [Column(VERSION, int)] * own

@@ -99,7 +99,9 @@ class ScoreExamples(TextScorer):
         """The scores of the batch's texts, by the names of their columns."""
         if hasattr(batch, "column_names"):
             raise InputTypeError("the batch is an Arrow table; score the dataset with_format(None)")
-        self.check(list(batch.keys()))
+        if not isinstance(batch, Mapping):
+            raise InputTypeError(f"the batch is of type {type(batch).__name__}; expected columns by their names")
+        self.check(list(batch))
         texts = batch[self._field]
         if isinstance(texts, str):
             raise InputTypeError("the batch is a single example; say dataset.map(..., batched=True)")

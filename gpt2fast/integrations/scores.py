@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt2fast._internal.arguments import listed
 from gpt2fast.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class TextScorer:
     def columns(self, texts: Sequence[Any]) -> dict[str, list[Any]]:
         """The columns of SCORE_COLUMNS for the texts; a text that is None has None in all of them, and an empty one in
         `perplexity` and `bits_per_byte`.  Raises InputTypeError, naming the field, for what is no text."""
+        texts = listed("texts", texts, "a column of texts")
         for text in texts:
             if text is not None and not isinstance(text, (str, bytes)):
                 raise InputTypeError(f"{self._field!r} holds a {type(text).__name__}; expected str")
@@ -64,6 +66,10 @@ class TextScorer:
 
     def check(self, names: Sequence[str]) -> None:
         """Raises InputError where the field is not among the columns of these names, or a column of a score is."""
+        names = listed("names", names, "names of columns")
+        for name in names:
+            if not isinstance(name, str):
+                raise InputTypeError(f"names has {name!r:.60}; expected names of columns")
         if self._field not in names:
             raise InputError(f"there is no column {self._field!r}, but {', '.join(map(repr, names))}")
         taken = [name for name in SCORE_COLUMNS if name in names]

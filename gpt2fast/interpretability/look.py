@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import flag
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.interpretability.look_arrays import LookArrays
 from gpt2fast.interpretability.look_page import render_frame, render_page
@@ -83,7 +84,7 @@ def look(
     if not isinstance(text, (str, bytes)):
         raise InputTypeError(f"text is of type {type(text).__name__}; expected str or bytes")
     ids = tokenizer.encode(text, allowed_special=allowed_by(allow_special), disallowed_special=())
-    first = beginning(model, tokenizer) if bos else None
+    first = beginning(model, tokenizer) if flag("bos", bos) else None
     ids = ids if first is None else [first, *ids]
     if not ids:
         raise InputError("text is empty, and nothing comes before it; expected at least one token")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import listed
 from gpt2fast.checkpoint.heads import LabelHead
 from gpt2fast.errors import InputError, NonFiniteError
 from gpt2fast.kernels import elementwise
@@ -60,7 +61,7 @@ def classify(
     n_vocab, n_ctx = shared_vocabulary(model, tokenizer), model.config.n_ctx
     allowed = allowed_by(allow_special)
     read = []
-    for i, given in enumerate(texts):
+    for i, given in enumerate(listed("texts", texts, "a list of texts")):
         text = as_scorable(given, f"texts[{i}]")
         if isinstance(text, list):
             ids = text

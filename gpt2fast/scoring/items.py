@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
+from gpt2fast._internal.arguments import each
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.scoring.score import Score
 from gpt2fast.scoring.spans import Punctuation, Span, regions, words
-from gpt2fast.scoring.word_starts import BowCorrection
+from gpt2fast.scoring.word_starts import BowCorrection, bow_kind
 
 __all__ = ["ITEM_COLUMNS", "Scorer", "frequency_key", "word_rows"]
 
@@ -69,7 +70,10 @@ def word_rows(
     >>> [(row["region"], row["word"], row["n_tokens"], round(row["surprisal"], 1)) for row in rows]
     [(1, 'the', 1, 11.9), (2, 'old man', 2, 13.2), (3, 'slept', 1, 16.3)]
     """
-    numbered = enumerate(items, 1)
+    if frequencies is not None and not isinstance(frequencies, Mapping):
+        raise InputTypeError(f"frequencies is of type {type(frequencies).__name__}; expected numbers by words")
+    bow_correction = bow_kind(bow_correction)
+    numbered = enumerate(each("items", items, "mappings of columns"), 1)
     added = {*ITEM_COLUMNS, *(() if frequencies is None else ("log_frequency",))}
     while group := list(islice(numbered, _GROUP)):
         found = [_text_and_spans(item, number, text, separator, punctuation, added) for number, item in group]
@@ -109,6 +113,8 @@ def frequency_key(word: str) -> str:
 def _text_and_spans(
     item: Mapping[str, Any], number: int, name: str, separator: str | None, punctuation: Punctuation, added: set[str]
 ) -> tuple[str, list[Span]]:
+    if not isinstance(item, Mapping):
+        raise InputTypeError(f"item {number} is of type {type(item).__name__}; expected a mapping of columns")
     if name not in item:
         raise InputError(f"item {number} has no column {name!r}, but {', '.join(map(repr, item)) or 'none'}")
     taken = sorted(added.intersection(item) - {name})

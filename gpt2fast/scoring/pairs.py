@@ -11,7 +11,7 @@ from itertools import islice
 from statistics import NormalDist
 from typing import Any
 
-from gpt2fast._internal.arguments import real_number
+from gpt2fast._internal.arguments import each, real_number
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.scoring.items import Scorer
 
@@ -110,7 +110,7 @@ class Comparison:
 def compare(lm: Scorer, pairs: Iterable[Any], *, by: str = "UID", **options: Any) -> Comparison:
     """Score both sentences of each of `pairs`, whole; see `LanguageModel.compare`, which explains the arguments."""
     found = []
-    left = enumerate(pairs)
+    left = enumerate(each("pairs", pairs, "pairs of sentences"))
     while group := list(islice(left, _GROUP)):
         parts = [_parts(pair, f"pairs[{i}]", by) for i, pair in group]
         scores = iter(lm.score_batch([sentence for good, bad, _ in parts for sentence in (good, bad)], **options))

@@ -34,6 +34,7 @@ from gpt2fast.scoring.word_starts import (
     BowCorrection,
     Starts,
     WordStarts,
+    bow_kind,
     corrections,
     log_shares,
     word_starting_ids,
@@ -231,12 +232,13 @@ class Score:
         """
         spans = listed("spans", spans, "pairs of a start and an end")
         values = self.log_probabilities
-        if bow_correction:
+        kind = bow_kind(bow_correction)
+        if kind:
             if self._starts is None:
                 raise InputError(
                     "bow_correction needs the model, which an unpickled score has not; score the text again"
                 )
-            values = values + corrections(self._starts(), bow_correction)
+            values = values + corrections(self._starts(), kind)
         return [
             SpanScore(
                 self.text[start:end],
@@ -497,7 +499,7 @@ def score_sequences(
     stride = max(n_ctx // 2, 1) if stride is None else whole_number("stride", stride, least=1)
     if stride > n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {n_ctx} tokens")
-    bos = flag("bos", bos)
+    bos, eos = flag("bos", bos), flag("eos", eos)
     allowed = allowed_by(allow_special)
 
     def encoded(text: str | bytes) -> list[int]:

@@ -44,11 +44,15 @@ def regions(text: str, separator: str = "|") -> tuple[str, list[Span]]:
 
     Where white space stands on both sides of a separator, that on its right goes with it, so "the | old man" is "the
     old man"; other white space stays.  An empty region is one of no characters, but a separator at the beginning or the
-    end of the text does not make one.  Raises InputError for an empty separator.
+    end of the text does not make one.  Raises InputError for an empty separator, InputTypeError for
+    what is no str.
 
     >>> regions("the |old man| slept")
     ('the old man slept', [(0, 3), (4, 11), (12, 17)])
     """
+    for name, value in (("text", text), ("separator", separator)):
+        if not isinstance(value, str):
+            raise InputTypeError(f"{name} is of type {type(value).__name__}; expected str")
     if not separator:
         raise InputError("separator is empty; expected what stands between regions")
     whole, spans = "", []

@@ -24,7 +24,7 @@ from gpt2fast.errors import InputError, UnknownTokenError
 from gpt2fast.kernels import elementwise
 from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["BowCorrection", "Starts", "WordStarts", "corrections", "log_shares", "word_starting_ids"]
+__all__ = ["BowCorrection", "Starts", "WordStarts", "bow_kind", "corrections", "log_shares", "word_starting_ids"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -94,7 +94,16 @@ class WordStarts:
         return self._all[number]
 
 
-def corrections(starts: Starts, kind: Any) -> Floats:
+def bow_kind(value: Any) -> BowCorrection:
+    """The kind of correction that was asked for.  Raises InputError where it is none."""
+    if isinstance(value, str) and value == "minicons":
+        return "minicons"
+    if not isinstance(value, (bool, np.bool_, int)) or value not in (0, 1):
+        raise InputError(f"bow_correction is {value!r}; expected True, False or 'minicons'")
+    return bool(value)
+
+
+def corrections(starts: Starts, kind: BowCorrection) -> Floats:
     """What is to be added to the log-probabilities of a text's tokens so that their sums over words are those of words:
     float64 (T,), natural logarithms.
 
@@ -104,10 +113,7 @@ def corrections(starts: Starts, kind: Any) -> Floats:
     logarithm of the probability that no space comes.  "minicons" is as in minicons: neither.  A border is where a token
     begins with a space: other white space, as between lines, is none.
 
-    Raises InputError for another `kind`.
     """
-    if kind is not True and kind != "minicons":
-        raise InputError(f"bow_correction is {kind!r}; expected True, False or 'minicons'")
     count = len(starts.begins)
     found = np.zeros(count)
     if not count:

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gpt2fast._internal.arguments import listed
+from gpt2fast._internal.arguments import flag, listed
 from gpt2fast._internal.pages import base_style
 from gpt2fast.errors import Error, InputTypeError
 from gpt2fast.language_model import LanguageModel
@@ -84,6 +84,7 @@ def create_app(
     if limits is not None and not isinstance(limits, Limits):
         raise InputTypeError(f"limits is of type {type(limits).__name__}; expected Limits")
     keys, origins = listed("keys", keys, "keys"), listed("origins", origins, "origins")
+    look = flag("look", look)
     hosts = None if hosts is None else listed("hosts", hosts, "names of hosts")
     service = Service(
         lm, name, limits or Limits(), speculate=speculate, template=chat_template, allow_special=allow_special

@@ -47,7 +47,7 @@ def decode(text: str) -> Any:
 
     decoder.parse_object = counted(json.decoder.JSONObject)  # type: ignore[attr-defined]
     decoder.parse_array = counted(_array)
-    decoder.parse_string = counted(json.decoder.scanstring)
+    decoder.parse_string = counted(json.decoder.scanstring)  # type: ignore[attr-defined]
     decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
     return decoder.decode(text)
 

@@ -47,7 +47,7 @@ class LookRoute:
 
         async def made() -> bytes:
             async with self._one:
-                return await service.apart(lambda: self._make(text))
+                return await service.apart(request, lambda: self._make(text))
 
         return Response(await service.attended(request, made()), media_type="application/json")
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import listed
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.model.hooks.names import NameFilter, layer_of, selected
 
@@ -67,7 +68,7 @@ def by_name(hooks: Iterable[Hook], n_layer: int) -> Functions:
     Raises InputError and InputTypeError for names as `selected` does, and for what is no pair with a function.
     """
     found: Functions = {}
-    for i, hook in enumerate(hooks):
+    for i, hook in enumerate(listed("fwd_hooks", hooks, "pairs of a name and a function")):
         try:
             names, function = hook
         except (TypeError, ValueError):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
+from gpt2fast._internal.arguments import listed
 from gpt2fast.errors import InputError, InputTypeError
 
 __all__ = ["NameFilter", "act_name", "hook_names", "layer_of", "selected"]
@@ -82,12 +83,8 @@ def selected(argument: str, asked: NameFilter | None, n_layer: int) -> list[str]
         return [name for name in known if not name.endswith(_ON_REQUEST)]
     if callable(asked):
         return [name for name in known if asked(name)]
-    try:
-        wanted = [asked] if isinstance(asked, str) else list(asked)
-    except TypeError:
-        raise InputTypeError(
-            f"{argument} is of type {type(asked).__name__}; expected a name, a list of names or a function of a name"
-        ) from None
+    expected = "a name, a list of names or a function of a name"
+    wanted = [asked] if isinstance(asked, str) else listed(argument, asked, expected)
     for name in wanted:
         if not isinstance(name, str):
             raise InputTypeError(f"{argument} has {name!r}; expected names")

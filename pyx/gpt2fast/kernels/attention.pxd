@@ -1,6 +1,8 @@
 # Causal attention of new tokens over the cache.
 from libc.stdint cimport int64_t
 
+from gpt2fast.kernels.cpu cimport GF_ATTEND_ROWS, GF_BLOCK
+
 # Successive new tokens of one cache row.
 cdef struct Segment:
     void **blocks        # of the cache row
@@ -26,6 +28,11 @@ cdef struct Heads:
     float scale
     bint half              # the cache's numbers are bfloat16
 
+cdef inline int64_t scores_stride(int64_t capacity) noexcept nogil:
+    # Floats of scratch that each thread needs for the scores of texts of up to `capacity` tokens, a cache line between.
+    return GF_ATTEND_ROWS * ((capacity + GF_BLOCK - 1) // GF_BLOCK * GF_BLOCK) + 16
+
+# `scratch` has `scratch_stride` floats for each thread.
 cdef void attention(const Heads *heads, const Segment *segments, int64_t n_segments, const Tile *tiles,
                     int64_t n_tiles, const float *qkv, int64_t ld_qkv, float *out, int64_t ldo, float *scratch,
                     int64_t scratch_stride, int num_threads) noexcept nogil

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from gpt2fast.kernels.attention cimport Heads, Segment, attention
+from gpt2fast.kernels.attention cimport Heads, Segment, attention, scores_stride
 from gpt2fast.kernels.cpu cimport GF_BLOCK, checked_threads, parallel_for, rows
 from gpt2fast.kernels.plan cimport Plan
 
@@ -20,19 +20,19 @@ def attend(Plan plan not None, const float[:, ::1] qkv, *, int64_t layer, float 
     [T, 3 n_embd], of which keys and values join the cache first."""
     cdef int threads = checked_threads(num_threads)
     cdef int64_t width = plan.cache.n_head * plan.cache.head_dim
-    cdef int64_t ld_scores = 4 * ((plan.cache.capacity + GF_BLOCK - 1) // GF_BLOCK * GF_BLOCK) + 16
+    cdef int64_t stride = scores_stride(plan.cache.capacity)
     cdef float[:, ::1] out = np.empty((plan.tokens, width), np.float32)
     if qkv.shape[0] != plan.tokens or qkv.shape[1] != 3 * width:
         raise ValueError(f"qkv is {qkv.shape[0]} by {qkv.shape[1]}; expected {plan.tokens} by {3 * width}")
     if plan.tokens == 0:
         return np.asarray(out)
     cdef Heads heads = plan.heads(layer, scale)
-    cdef float *scratch = <float *> malloc(threads * ld_scores * sizeof(float))
+    cdef float *scratch = <float *> malloc(threads * stride * sizeof(float))
     if scratch == NULL:
         raise OutOfMemoryError("no memory for attention scores")
     with nogil:
         attention(&heads, plan.segments, plan.n_segments, plan.tiles, plan.n_tiles, &qkv[0, 0], 3 * width, &out[0, 0],
-                  width, scratch, ld_scores, threads)
+                  width, scratch, stride, threads)
     free(scratch)
     return np.asarray(out)
 

@@ -7,10 +7,8 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from gpt2fast.kernels.attention cimport Heads, attention
-from gpt2fast.kernels.cpu cimport (
-    GF_ATTEND_ROWS, GF_BLOCK, GF_PANEL, allocate, checked_size, checked_threads, parallel_for, release,
-)
+from gpt2fast.kernels.attention cimport Heads, attention, scores_stride
+from gpt2fast.kernels.cpu cimport GF_PANEL, allocate, checked_size, checked_threads, parallel_for, release
 from gpt2fast.kernels.kv_cache cimport KVCache
 from gpt2fast.kernels.linear cimport Matrix, Weight, linear, read_column, scratch_size
 from gpt2fast.kernels.norm cimport LayerNorm, layer_norm
@@ -56,7 +54,7 @@ cdef class Workspace:
     def __init__(self, int64_t rows, int64_t n_embd, int64_t n_inner, int64_t capacity, int num_threads):
         self.rows, self.num_threads = rows, num_threads
         self.ld_embd, self.ld_qkv, self.ld_inner = _padded(n_embd), _padded(3 * n_embd), _padded(n_inner)
-        self.ld_scores = GF_ATTEND_ROWS * ((capacity + GF_BLOCK - 1) // GF_BLOCK * GF_BLOCK) + 16
+        self.ld_scores = scores_stride(capacity)
         cdef size_t size = checked_size(
             (<object> rows * (2 * self.ld_embd + self.ld_qkv + self.ld_inner) + <object> num_threads * self.ld_scores)
             * sizeof(float) + scratch_size(rows, max(n_embd, n_inner))
@@ -298,7 +296,7 @@ cdef class Transformer:
         cdef Workspace space = self.workspace
         self.workspace = None
         if space is None or space.rows < m or space.num_threads < num_threads or \
-                space.ld_scores < GF_ATTEND_ROWS * ((capacity + GF_BLOCK - 1) // GF_BLOCK * GF_BLOCK):
+                space.ld_scores < scores_stride(capacity):
             space = Workspace(m, self.n_embd, self.n_inner, capacity, num_threads)
         return space
 
