@@ -24,8 +24,8 @@ demo: $(VENV)/.installed  ## install into .venv and write a story with the model
 	@echo
 	@echo "The command gpt2fast is in $(VENV); to have it at hand:  . $(VENV)/bin/activate"
 
-# WORKERS=2 runs two files of tests side by side, each whole in one process.
-WORKERS ?= 0
+# Files of tests run side by side, each whole in one process; WORKERS=0 runs all in one.
+WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test: $(VENV)/.installed-test  ## install what the tests need and run all of them
