@@ -14,7 +14,7 @@ import numpy as np
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.errors import InputError, OutOfMemoryError
 
-MOST = 2**63 - 1  # of the numbers below
+_MOST = 2**63 - 1  # of the numbers below
 
 cdef enum:
     # Of successive blocks one head's keys and values are read together.  Were they multiples of this apart, they would
@@ -78,8 +78,8 @@ cdef class KVCache:
 
     def truncate(self, row, length):
         """Forget the tokens of `row` from position `length` on."""
-        cdef int64_t place = whole_number("row", row, most=MOST)
-        cdef int64_t kept = whole_number("length", length, most=MOST)
+        cdef int64_t place = whole_number("row", row, most=_MOST)
+        cdef int64_t kept = whole_number("length", length, most=_MOST)
         self._check_row(place)
         if kept > self.row_lengths[place]:
             raise InputError(f"cannot truncate row {place} of {self.row_lengths[place]} tokens to {kept}")
@@ -88,8 +88,8 @@ cdef class KVCache:
 
     def copy_row(self, source, target):
         """Make row `target` equal to row `source`.  Nothing is copied until one of them grows."""
-        cdef int64_t old = whole_number("source", source, most=MOST)
-        cdef int64_t new = whole_number("target", target, most=MOST)
+        cdef int64_t old = whole_number("source", source, most=_MOST)
+        cdef int64_t new = whole_number("target", target, most=_MOST)
         cdef int64_t block
         cdef void *shared
         self._check_row(old)
