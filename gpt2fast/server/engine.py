@@ -186,11 +186,13 @@ class Engine:
         for request in list(self._requests):
             request.fail(Closing())
 
-    def _deliver(self, changed: List[tuple[Request, Sequence]]) -> None:
-        for request, sequence in changed:
+    def _deliver(self, changed: List[tuple[Request, Sequence, bool]]) -> None:
+        for request, sequence, finished in changed:
             if sequence not in request.open:
                 continue  # taken out meanwhile
-            if sequence.finished:
+            # As it was after the step: by now the thread may be at the next one, with the sequence half at its end, and
+            # what comes of that is told afterwards.
+            if finished:
                 request.open.discard(sequence)
                 if request.by_sequence:
                     self._give_up(request, 1)
@@ -241,9 +243,9 @@ class Engine:
                 self._orders.get_nowait()()
 
     def _step(self, scheduler: Scheduler[Sequence]) -> None:
-        changed = [(self._owners[sequence], sequence) for sequence in scheduler.step()]
-        for _, sequence in changed:
-            if sequence.finished:
+        changed = [(self._owners[sequence], sequence, sequence.finished) for sequence in scheduler.step()]
+        for _, sequence, finished in changed:
+            if finished:
                 self._owners.pop(sequence, None)
         if changed:
             self._tell(partial(self._deliver, changed))

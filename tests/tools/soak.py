@@ -25,6 +25,7 @@ import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -247,8 +248,8 @@ class Jobs:
             assert job.returncode == 0, said
             break
         assert filecmp.cmp(out, self.right, shallow=False), "not the bytes of a job that was not killed"
-        for path in self.home.glob("out.*"):
-            path.unlink()
+        for path in self.home.glob("out.*"):  # the job's folder is left where it was killed at the very end
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 # What is held
