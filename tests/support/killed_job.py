@@ -88,6 +88,7 @@ def fork(arguments: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started to ignore it
     if len(sys.argv) > 1:
         print(json.dumps(run(json.loads(sys.argv[1]))))
     else:
