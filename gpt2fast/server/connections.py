@@ -46,6 +46,7 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, share: Share, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.conn = _Shared(share, self._go_on_later)
+        self._share = share
         #: Since when the head of a request is awaited, by `time.monotonic`; None where none has begun.
         self.head_since: float | None = None
         #: Since when bytes of an answer wait that the client does not read; None where none do.
@@ -82,7 +83,7 @@ class Connection(H11Protocol):
     def _go_on_later(self) -> None:
         if not self._flow.held:
             self._flow.hold()
-            self.loop.call_soon(self._go_on)
+            self._share.later(self._go_on)
 
     def _go_on(self) -> None:
         if self.transport.is_closing():

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 
 from gpt2fast.scoring.score import Score, ScoredText, score_sequences
 from gpt2fast.server.parts import Items, JsonInParts, slices
-from gpt2fast.server.protocol import parse_embedding, parse_scoring
+from gpt2fast.server.protocol import Embedding, parse_embedding, parse_scoring
+from gpt2fast.server.request_body import RequestBody
 from gpt2fast.server.service import Service
 from gpt2fast.server.work import EmbeddedSequence
 
@@ -33,14 +34,16 @@ class NumberRoutes:
     async def embeddings(self, request: Request) -> ASGIApp:
         """POST /v1/embeddings."""
         service = self._service
-        asked = await service.parsed(
-            request, lambda body: parse_embedding(body, service.lm, service.name, service.allow_special)
-        )
-        count = sum(len(text.ids) for text in asked.inputs)
         n_embd = service.lm.model.config.n_embd
+
+        def parse(body: RequestBody) -> tuple[Embedding, list[EmbeddedSequence]]:
+            asked = parse_embedding(body, service.lm, service.name, service.allow_special)
+            return asked, [EmbeddedSequence(text.ids, n_embd) for text in asked.inputs]
+
+        asked, sequences = await service.parsed(request, parse)
+        count = sum(len(text.ids) for text in asked.inputs)
         request.scope["charge"].take(len(asked.inputs) * (_TEXT + 8 * n_embd))
         service.metrics.tokens.labels("embedded").inc(count)
-        sequences = [EmbeddedSequence(text.ids, n_embd) for text in asked.inputs]
 
         async def read() -> None:
             with service.engine.enter(1) as places:

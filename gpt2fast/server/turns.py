@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -69,19 +70,32 @@ async def next_turn(scope: Scope) -> None:
 
 
 class Share:
-    """A share of the event loop's time, each time it goes round, for everybody together."""
+    """A share of the event loop's time, each time it goes round, for everybody together.
+
+    Who finds none `left` goes on by `later`, in the order in which they came: who has much to do comes after all others
+    each time that it has had the share.
+    """
 
     def __init__(self, seconds: float = _SHARE) -> None:
         self._seconds = seconds
         self._since: float | None = None
+        self._waiting: deque[Callable[[], None]] = deque()
 
     def left(self) -> bool:
         """Whether there is time left this time; it begins to pass when this is first asked."""
         now = time.thread_time()
         if self._since is None:
             self._since = now
-            asyncio.get_running_loop().call_soon(self._end)
+            asyncio.get_running_loop().call_soon(self._next_round)
         return now - self._since < self._seconds
 
-    def _end(self) -> None:
+    def later(self, go_on: Callable[[], None]) -> None:
+        """Have this called when there is time for it."""
+        self._waiting.append(go_on)
+
+    def _next_round(self) -> None:
         self._since = None
+        for _ in range(len(self._waiting)):
+            if not self.left():
+                break
+            self._waiting.popleft()()
