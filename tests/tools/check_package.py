@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = re.compile(
     r"gpt2fast/(\w+/)*(\w+\.py|\w+\.pyi|py\.typed|\w+\.cu|README\.md)"
-    r"|gpt2fast/server/page/page\.(css|html|js)"
+    r"|gpt2fast/_internal/page\.css|gpt2fast/(server|interpretability)/page/page\.(css|html|js)"
     r"|gpt2fast/(_bpe|kernels/\w+)[\w.-]*\.(so|pyd)"
     r"|gpt2fast/data/(gpt2|demo)/(vocab\.json|merges\.txt|LICENSE|config\.json|model\.safetensors|README\.md)"
     r"|gpt2fast-[\w.]+\.dist-info/.*"
@@ -53,6 +53,8 @@ def files(wheel: Path) -> set[str]:
         "gpt2fast/py.typed",
         "gpt2fast/model/cuda/choice.cu",
         "gpt2fast/model/cuda/kernels.cu",
+        "gpt2fast/_internal/page.css",
+        "gpt2fast/interpretability/page/page.html",
         "gpt2fast/server/page/page.html",
     }
     if needed - names:

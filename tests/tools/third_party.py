@@ -1,6 +1,9 @@
-"""The licences of the crates that are linked into the wheel's Rust module: rust/THIRD-PARTY-LICENSES.txt.
+"""The crates that are linked into the wheel's Rust module: rust/THIRD-PARTY-LICENSES.txt, and as a list for programs
+rust/gpt2fast.cyclonedx.json (CycloneDX 1.5, which the wheel has in dist-info/sboms, PEP 770).
 
     python tests/tools/third_party.py [--check]
+
+maturin would make such a list itself, but with the time and the build's folder in it, other ones each time.
 
 Written from cargo's metadata and the crates' own files; procedural macros and what only the build uses are left out, as
 nothing of them is in the wheel.  With --check nothing is written, and the status is 1 where the file is another.
@@ -17,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-OUT = ROOT / "rust" / "THIRD-PARTY-LICENSES.txt"
+LICENCES = ROOT / "rust" / "THIRD-PARTY-LICENSES.txt"
+BILL = ROOT / "rust" / "gpt2fast.cyclonedx.json"
 #: Licences that may be in the wheel; of several that a crate offers one is enough.
 ALLOWED = {"MIT", "Apache-2.0", "Unlicense", "BSD-3-Clause", "Zlib"}
 PLATFORMS = (
@@ -74,13 +78,31 @@ def parts(packages: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{head}\n{'=' * len(head)}\n\n{text}\n"
 
 
+def bill(packages: list[dict[str, Any]]) -> str:
+    """The list for programs."""
+    components = [
+        {
+            "type": "library",
+            "name": package["name"],
+            "version": package["version"],
+            "licenses": [{"expression": package["license"].replace("/", " OR ")}],
+            "purl": f"pkg:cargo/{package['name']}@{package['version']}",
+        }
+        for package in packages
+    ]
+    whole = {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": components}
+    return json.dumps(whole, indent=1) + "\n"
+
+
 def main() -> None:
     """Write, or check; see the top of this file."""
-    text = "The Rust module of gpt2fast contains code of these crates.\n\n\n" + "\n\n".join(parts(linked()))
-    if "--check" not in sys.argv[1:]:
-        OUT.write_text(text, encoding="utf-8", newline="\n")
-    elif not OUT.exists() or OUT.read_text(encoding="utf-8") != text:
-        sys.exit(f"{OUT.relative_to(ROOT)} is out of date: python tests/tools/third_party.py")
+    packages = linked()
+    licences = "The Rust module of gpt2fast contains code of these crates.\n\n\n" + "\n\n".join(parts(packages))
+    for path, text in ((LICENCES, licences), (BILL, bill(packages))):
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text, encoding="utf-8", newline="\n")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path.relative_to(ROOT)} is out of date: python tests/tools/third_party.py")
 
 
 if __name__ == "__main__":
