@@ -26,7 +26,7 @@ demo: $(VENV)/.installed  ## install into .venv and write a story with the model
 
 # Files of tests run side by side, each whole in one process; WORKERS=0 runs all in one.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-test  ## install what the tests need and run all of them
 	@echo "== the Rust crate =="

@@ -52,7 +52,7 @@ class Codec:
     """What turns chunks into code and code into chunks: a model, its tokens and how its windows go on.
 
     Raises InputTypeError for what is no language model, and InputError for one whose logits are not the same on every
-    machine (on a GPU, or with gemm="blas").
+    machine (on a GPU, or with gemm="blas"), or while functions change what it computes.
     """
 
     def __init__(self, lm: Model, *, stride: int | None = None, first_id: int | None = None, batch: int = 32) -> None:
@@ -66,6 +66,7 @@ class Codec:
                 f"the model multiplies with {model.gemm!r}; compression takes one on the CPU with gemm='panel', whose "
                 "results are the same on every machine"
             )
+        _check_unchanged(model)
         self._model = model
         self._tokenizer = tokenizer
         self._batch = batch
@@ -121,8 +122,9 @@ class Codec:
         """The code of each of `chunks`; None where the model makes it no shorter, or has no tokens for its bytes.
 
         `progress` is called now and then with the bytes of them that are coded, and the tokens.
-        Raises NonFiniteError where the model's logits are not finite.
+        Raises NonFiniteError where the model's logits are not finite, and InputError within its `hooks`.
         """
+        _check_unchanged(self._model)
         coded = [self._encoded(chunk) for chunk in chunks]
         read = [chunk for chunk in coded if chunk is not None]
         for _ in self._encoding.run(*read):
@@ -135,8 +137,9 @@ class Codec:
         """The chunk of each code, which is given with the chunk's size.
 
         `progress` is called now and then with the bytes of them that are decoded, and the tokens.
-        Raises InputError where a code is none of a chunk of that size.
+        Raises InputError where a code is none of a chunk of that size, and within the model's `hooks`.
         """
+        _check_unchanged(self._model)
         chunks = [DecodedChunk(self._first_id, code, size, self._tokens, self._stride) for code, size in codes]
         for number, _ in enumerate(self._decoding.run(*chunks)):
             if progress is not None and number % 256 == 255:
@@ -168,6 +171,11 @@ class Codec:
             return None
         lengths = np.cumsum([len(piece) for piece in pieces])
         return EncodedChunk(self._first_id, ids, lengths, self._stride, self._model.num_threads)
+
+
+def _check_unchanged(model: GPT2) -> None:
+    if model.has_hooks:
+        raise InputError("functions change what the model computes (see GPT2.hooks): no other run would read the code")
 
 
 @lru_cache(maxsize=4)

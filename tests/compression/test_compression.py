@@ -333,6 +333,21 @@ def test_logits_that_are_not_finite(lm, tale):
         compression.decompress(out.getvalue(), lm)
 
 
+def test_a_model_that_functions_change(lm, tale):
+    data = compression.compress(tale[:500], lm)
+    codec = Codec(lm)
+    with lm.model.hooks([("hook_embed", lambda embed, hook: 2 * embed)]):
+        for call in (
+            lambda: compression.compress(tale[:500], lm),
+            lambda: compression.decompress(data, lm),
+            lambda: codec.encode([b"text"]),
+            lambda: codec.decode([(b"code", 4)]),
+        ):
+            with pytest.raises(InputError, match="functions change what the model computes"):
+                call()
+    assert compression.decompress(data, lm) == tale[:500]
+
+
 def test_closed_files(lm, short):
     out = io.BytesIO()
     file = compression.open(out, lm, "wb")
