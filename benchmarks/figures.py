@@ -3,7 +3,8 @@
     python benchmarks/figures.py [--check]
 
 In a Markdown file what stands between `<!-- figures: NAME -->` and `<!-- end of figures -->` is written anew; NAME is
-one of TABLES.  With --check nothing is written, and what would change is named, with status 1.
+one of TABLES, or "summary", a few figures of every machine.  With --check nothing is written, and what would change is
+named, with status 1.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ TOKENIZER = {
     "decode (M tokens/s)": "decode, million tokens a second",
     "load (ms)": "import and `get_encoding`, ms",
 }
+#: The summary's rows: what is done, the benchmark and its measure, whom people use for it, and ours.
+SUMMARY = (
+    ("tokenizing English, MB/s on one core", "tokenizer", "English, array, fresh", "tiktoken", ("gpt2fast",)),
+    ("generating with GPT-2 124M, tokens/s", "engine", "at 32", "transformers float32", ("float32", "int8")),
+    ("reading a prompt of 512, tokens/s", "engine", "read 512", "transformers float32", ("float32", "int8")),
+)
 #: The three groups of the engine's chart, and of the tokenizer's.
 ENGINE_CHART = {"at 32": "One text", "8 texts": "Eight texts at once", "read 512": "Reading a prompt of 512 tokens"}
 TOKENIZER_CHART = {f"{text}, array, fresh": text for text in ("English", "code", "ten languages")}
@@ -107,6 +114,24 @@ def tokenizer(runs: Runs) -> str:
     return table("", contestants(runs), TOKENIZER, lambda measure, name: cell(runs, name, measure))
 
 
+def summary(found: Mapping[str, Any]) -> str:
+    """A row for each task, a column for each machine that has run the benchmarks: theirs, and ours."""
+    machines = {run["machine"]: found["machines"][run["machine"]]["short"] for run in of_benchmark(found, "engine")}
+
+    def look(task: str, machine: str) -> str:
+        _, benchmark, measure, theirs, ours = next(row for row in SUMMARY if row[0] == task)
+        runs = [run for run in of_benchmark(found, benchmark) if run["machine"] == machine]
+        named = [name if name == "gpt2fast" else f"gpt2fast {name}" for name in ours]
+        mine = ", ".join(f"**{cell(runs, name, measure)}**" for name in named)
+        return f"{cell(runs, theirs, measure)} → {mine}" if runs else "–"
+
+    rows = {
+        task: f"{task}: {theirs} → " + ("gpt2fast" if ours == ("gpt2fast",) else f"gpt2fast {', '.join(ours)}")
+        for task, _, _, theirs, ours in SUMMARY
+    }
+    return table("two cores of", machines, rows, look)
+
+
 TABLES: dict[str, Callable[[Runs], str]] = {"engine": engine, "tokenizer": tokenizer}
 
 
@@ -137,6 +162,8 @@ def made(found: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         text = (ROOT / page).read_text(encoding="utf-8")
 
         def written(match: re.Match[str]) -> str:
+            if match[2] == "summary":
+                return f"{match[1]}{summary(found)}{match[3]}"
             runs = of_benchmark(found, match[2])
             return f"{match[1]}{caption(runs, found['machines'])}\n{TABLES[match[2]](runs)}{match[3]}"
 

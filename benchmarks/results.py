@@ -37,7 +37,7 @@ def record(
     """
     results = load()
     machine = processor()
-    results["machines"].setdefault(machine, {"name": machine})
+    results["machines"].setdefault(machine, {"name": machine, "short": machine})
     kept = [run for run in results["runs"] if (run["benchmark"], run["machine"]) != (benchmark, machine)]
     run = {
         "benchmark": benchmark,

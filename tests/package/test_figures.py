@@ -43,3 +43,17 @@ def test_a_later_run_of_the_machine_replaces_the_earlier_one(modules, tmp_path, 
     assert "| gpt2fast | 60 / 140 | – / – |" in figures.engine(runs)
     assert "| other | – / – | 5 / 5 |" in figures.engine(runs)
     assert "`benchmarks/engine.py --size gpt2`; other 1.0." in figures.caption(runs, found["machines"])
+
+
+def test_the_summary_has_a_column_for_each_machine(modules):
+    figures, _ = modules
+    row = {"at 32": [26.0]}, {"at 32": [67.0]}, {"at 32": [246.0]}
+    rows = dict(zip(("transformers float32", "gpt2fast float32", "gpt2fast int8"), row, strict=True))
+    found = {
+        "machines": {"a": {"name": "A", "short": "a"}, "b": {"name": "B", "short": "b"}},
+        "runs": [{"benchmark": "engine", "machine": machine, "rows": rows} for machine in "ba"],
+    }
+    lines = figures.summary(found).splitlines()
+    assert lines[0] == "| two cores of | a | b |"
+    assert lines[2].endswith("| – | – |")  # the tokenizer was not measured
+    assert lines[3].endswith("| 26 → **67**, **246** | 26 → **67**, **246** |")
