@@ -40,7 +40,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import seeded  # noqa: E402
 from engine_peers import ENGINES, missing  # noqa: E402
-from results import record  # noqa: E402
+from results import environment, record  # noqa: E402
 
 PEERS = Path(__file__).with_name("engine_peers.py")
 Measure = tuple[Any, ...]
@@ -72,12 +72,12 @@ class Running:
     """A contestant's process.  It is stopped unless it is asked: some engines' threads spin while they wait."""
 
     def __init__(self, name: str, directory: Path, threads: int, device: str) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+        limits = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         arguments = [name, str(directory), str(threads), device, str(time.time())]
         self._process = subprocess.Popen(
             [sys.executable, str(PEERS), "serve", *arguments],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            env=environment(**limits), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
         atexit.register(self._process.kill)
         #: From the start of the process to first logits; its memory until then.

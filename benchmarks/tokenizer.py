@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizer_corpora as corpora
-from results import record
+from results import environment, record
 
 DATA = Path(__file__).resolve().parent.parent / "gpt2fast" / "data" / "gpt2"
 CONTESTANTS = ("gpt2fast", "tiktoken", "gigatoken", "fastokens", "splintr", "snaptokens", "tokenizers")
@@ -223,7 +223,7 @@ def run(name: str, directory: str, *options: str) -> dict[str, float] | None:
     """Time a contestant in a process of its own; None where that fails or its ids are wrong, which is printed."""
     command = [sys.executable, __file__, "--worker", name, "--directory", directory, *options]
     path = os.pathsep.join([str(DATA.parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment(PYTHONPATH=path), capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"{name}: failed\n{done.stderr[-2000:]}", file=sys.stderr)
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
 import os
 
 from gpt2fast.errors import InputError, InputTypeError
@@ -17,6 +15,7 @@ __all__ = [
     "each",
     "flag",
     "ids_of",
+    "index",
     "listed",
     "one_of",
     "open_file",
@@ -25,6 +24,20 @@ __all__ = [
     "utf8",
     "whole_number",
 ]
+
+
+_INFINITY = float("inf")  # math takes longer to load
+
+
+def index(value: Any) -> int:
+    """`operator.index`, whose module takes longer to load than all of these functions.  Raises TypeError."""
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise TypeError from None
+    if not isinstance(number, int):
+        raise TypeError
+    return number
 
 
 def flag(name: str, value: Any) -> bool:
@@ -151,7 +164,7 @@ def whole_number(name: str, value: Any, *, least: int = 0, most: int | None = No
     try:
         if isinstance(value, bool):
             raise TypeError
-        number = operator.index(value)
+        number = index(value)
     except TypeError:
         raise InputTypeError(f"{name} is {value!r}; expected a whole number") from None
     if number < least:
@@ -161,7 +174,7 @@ def whole_number(name: str, value: Any, *, least: int = 0, most: int | None = No
     return number
 
 
-def real_number(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
+def real_number(name: str, value: Any, *, least: float = -_INFINITY, most: float = _INFINITY) -> float:
     """`value` as a float.  Raises InputTypeError where it is no number, InputError where it is NaN, infinite or
     outside `least` to `most`.
 
@@ -175,10 +188,10 @@ def real_number(name: str, value: Any, *, least: float = -math.inf, most: float 
     except (TypeError, ValueError):
         raise InputTypeError(f"{name} is {value!r}; expected a number") from None
     except OverflowError:  # an int beyond every float
-        number = math.inf
-    if not math.isfinite(number) or not least <= number <= most:
+        number = _INFINITY
+    if not -_INFINITY < number < _INFINITY or not least <= number <= most:
         span = (
-            f"from {least:g} to {most:g}" if most < math.inf else f"of {least:g} or more" if least > -math.inf else ""
+            f"from {least:g} to {most:g}" if most < _INFINITY else f"of {least:g} or more" if least > -_INFINITY else ""
         )
         raise InputError(f"{name} is {number:g}; expected a finite number {span}".rstrip())
     return number

@@ -214,7 +214,7 @@ class Listener:
         self._most = most
         self._context = context
         self._handshake_timeout = handshake_timeout if context else None
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[asyncio.Task[None], Connection] = {}
         self._said = -_SAID_AGAIN
         bound.setblocking(False)
         bound.listen(_BACKLOG)
@@ -245,21 +245,27 @@ class Listener:
             except asyncio.CancelledError:
                 accepted.close()
                 raise
-            task = self._loop.create_task(self._open(accepted))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            connection = self._protocol()
+            task = self._loop.create_task(self._open(accepted, connection))
+            self._opening[task] = connection
+            task.add_done_callback(self._opening.__delitem__)
+
+    @property
+    def _handshakes(self) -> int:
+        """How many are not among the connections yet; a task may last a little longer than that."""
+        return sum(connection.transport is None for connection in self._opening.values())
 
     async def _make_room(self) -> None:
-        while len(self._connections) + len(self._opening) >= self._most:
+        while len(self._connections) + self._handshakes >= self._most:
             self._say(f"there are {self._most} connections")
             if not self._close_one():
                 await asyncio.sleep(_BACK_OFF)
 
-    async def _open(self, accepted: socket.socket) -> None:
+    async def _open(self, accepted: socket.socket, connection: Connection) -> None:
         # A client that fails the handshake of TLS is no trouble of the server's.
         with suppress(OSError, asyncio.TimeoutError):
             await self._loop.connect_accepted_socket(
-                self._protocol, accepted, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
+                lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
             )
 
     def _close_one(self) -> bool:

@@ -20,6 +20,19 @@ from __future__ import annotations
 
 from gpt2fast.tokenizer.encoding import DecodeStream, Tokenizer, get_encoding
 from gpt2fast.tokenizer.encoding import _restore as _restore  # older pickles look for it here
-from gpt2fast.tokenizer.names import encoding_for_model, list_encoding_names
+
+TYPE_CHECKING = False  # as typing has it, which takes long to load
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpt2fast.tokenizer.names import encoding_for_model, list_encoding_names
 
 __all__ = ["DecodeStream", "Tokenizer", "encoding_for_model", "get_encoding", "list_encoding_names"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("encoding_for_model", "list_encoding_names"):
+        raise AttributeError(f"module 'gpt2fast.tokenizer' has no attribute {name!r}")
+    from gpt2fast.tokenizer import names
+
+    return getattr(names, name)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from operator import index
 
-from gpt2fast._internal.arguments import listed
+from gpt2fast._internal.arguments import index, listed
 from gpt2fast.errors import InputError, InputTypeError
 
 TYPE_CHECKING = False  # as typing has it, which takes long to load

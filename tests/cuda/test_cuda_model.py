@@ -413,16 +413,28 @@ def test_weights_too_large_for_half_precision(device):
 
 
 @pytest.mark.slow
-def test_full_size(device, data):
-    """GPT-2 124M against transformers' logits; on a GPU also the medium one, and the long prompts."""
-    for name in ("gpt2", "gpt2-medium") if device.description != "cuda:0 (none)" else ("gpt2",):
-        expected = np.load(data / "reference" / f"expected-{name}.npz")
-        model = GPT2.from_tensors(*seeded.published(name), device="cuda")
-        for i in range(3):
-            if f"ids_{i}" not in expected or (isinstance(device, Emulation) and len(expected[f"ids_{i}"]) > 64):
-                continue
-            ids, cache = expected[f"ids_{i}"], model.new_cache()
-            model.hidden_states(ids[:-1], cache)
-            close(model(ids[-1:], cache, last_only=True), expected[f"last_logits_{i}"], 1e-3)
-            cache.truncate(0, len(ids) - 1)
-            close(model.hidden_states(ids[-1:], cache)[-1], expected[f"last_hidden_{i}"], 1e-3)
+def test_layers_of_full_size(device):
+    config = dataclasses.replace(seeded.config("gpt2"), n_layer=2, n_ctx=128)
+    tensors = seeded.tensors(config)
+    expected, model = GPT2.from_tensors(config, tensors), GPT2.from_tensors(config, tensors, device="cuda")
+    ids, cache = np.arange(0, 50000, 1000), model.new_cache()
+    close(model(ids), expected(ids), 1e-3)
+    close(model.hidden_states(ids, cache), expected.hidden_states(ids), 1e-3)
+    close(model([7], cache, last_only=True), expected([*ids, 7], last_only=True), 1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [GPU], indirect=True)
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-medium"])
+def test_full_size(device, data, name):
+    """Against transformers' logits."""
+    expected = np.load(data / "reference" / f"expected-{name}.npz")
+    model = GPT2.from_tensors(*seeded.published(name), device="cuda")
+    for i in range(3):
+        if f"ids_{i}" not in expected:
+            continue
+        ids, cache = expected[f"ids_{i}"], model.new_cache()
+        model.hidden_states(ids[:-1], cache)
+        close(model(ids[-1:], cache, last_only=True), expected[f"last_logits_{i}"], 1e-3)
+        cache.truncate(0, len(ids) - 1)
+        close(model.hidden_states(ids[-1:], cache)[-1], expected[f"last_hidden_{i}"], 1e-3)
