@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import seeded  # noqa: E402
+from results import environment  # noqa: E402
 
 OURS = """
 from gpt2fast.model.gpt2 import GPT2
@@ -46,7 +47,8 @@ print(json.dumps([now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 def run(program: str) -> tuple[float, float, np.ndarray]:
     """Seconds from the start of a process to its logits, its peak memory in MiB, and the logits."""
     start = time.time()
-    out = subprocess.run([sys.executable, "-c", program + REPORT], capture_output=True, text=True, check=True, cwd=ROOT)
+    command = [sys.executable, "-c", program + REPORT]
+    out = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, cwd=ROOT)
     end, memory, logits = json.loads(out.stdout.splitlines()[-1])
     return end - start, memory, np.array(logits)
 
