@@ -101,6 +101,12 @@ extern const gf_rows gf_rows_baseline;
 #define GF_X86_LEVELS 1
 extern const gf_rows gf_rows_v3, gf_rows_v4, gf_rows_v4_vnni;
 #endif
+/* Clang before 16 declares the intrinsics only where all of a file is compiled for such a processor. */
+#if defined(__aarch64__) && defined(__ARM_NEON) && \
+    (!defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_DOTPROD))
+#define GF_ARM_LEVELS 1
+extern const gf_rows gf_rows_dotprod;
+#endif
 
 /* The level's table, or NULL where the name is unknown (*known = 0) or this processor lacks it (*known = 1).
    name NULL: the best level of this processor. */

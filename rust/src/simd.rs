@@ -89,7 +89,13 @@ fn allow(most: usize) -> CpuLevel {
 /// The names of the levels, as the environment variable GPT2FAST_CPU has them, and how many of [`levels`] each leaves.
 ///
 /// AVX-512 without VNNI is older than VBMI2, so that level takes AVX2 here.
-const NAMES: [(&str, usize); 4] = [("baseline", 2), ("x86-64-v3", 3), ("x86-64-v4", 3), ("x86-64-v4-vnni", usize::MAX)];
+const NAMES: [(&str, usize); 5] = [
+    ("baseline", 2),
+    ("x86-64-v3", 3),
+    ("x86-64-v4", 3),
+    ("x86-64-v4-vnni", usize::MAX),
+    ("aarch64-dotprod", usize::MAX), // nothing of it serves a tokenizer
+];
 
 /// Why a level cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +142,10 @@ fn is_supported(name: &str) -> bool {
             "x86-64-v4-vnni" => return v4() && is_x86_feature_detected!("avx512vnni"),
             _ => {}
         }
+    }
+    #[cfg(target_arch = "aarch64")]
+    if name == "aarch64-dotprod" {
+        return std::arch::is_aarch64_feature_detected!("dotprod");
     }
     name == "baseline"
 }

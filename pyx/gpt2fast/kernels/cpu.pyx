@@ -16,7 +16,7 @@ cdef extern from "runtime/memory.h":
     void *gf_allocate(size_t size) nogil
     void gf_free(void *data, size_t size) nogil
 
-LEVELS = ("baseline", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
+LEVELS = ("baseline", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "aarch64-dotprod")
 
 
 cdef void parallel_for(gf_task task, void *context, int64_t count, int64_t grain, int num_threads) noexcept nogil:
@@ -69,7 +69,7 @@ def supported_levels():
 
 
 def cpu_level():
-    """The name of the CPU level in use: "baseline", "x86-64-v3", "x86-64-v4" or "x86-64-v4-vnni"."""
+    """The name of the CPU level in use: "baseline", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni" or "aarch64-dotprod"."""
     return rows.name.decode()
 
 

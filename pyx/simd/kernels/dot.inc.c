@@ -57,8 +57,12 @@ GF_INLINE int dot_offset(const int bits) { return bits == 8 ? 0 : 8; }
 
 GF_INLINE vi dot_four(const int bits, vi sums, vi weights, vi x) {
     const int8x16_t w = (int8x16_t)(weights ^ (bits == 8 ? (int32_t)0x80808080 : 0)), a = (int8x16_t)x;
+#ifdef GF_DOTPROD
+    return (vi)vdotq_s32((int32x4_t)sums, w, a);
+#else
     const int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(a)), high = vmull_high_s8(w, a);
     return sums + (vi)vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
+#endif
 }
 
 #else

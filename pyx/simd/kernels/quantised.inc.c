@@ -163,11 +163,16 @@ GF_INLINE void tile_quantised(const int bits, const int rows, const int width, c
     finish_tile(rows, width, sum, epilogue, column, y, ldy);
 }
 
-/* The sums of a group need registers; those of all groups may be spilled, 16 steps apart. */
+/* The sums of a group need registers, of which there are 32 or 16; those of all groups may be spilled, 16 steps apart. */
 #if GF_LANES == 16
 #define GF_QUANTISED_TILES(T) T(1, 2) T(2, 2) T(4, 2) T(6, 2)
+#define GF_QUANTISED_ROWS 6
+#elif defined(__aarch64__)
+#define GF_QUANTISED_TILES(T) T(1, GF_PANEL / GF_LANES) T(2, 4) T(4, 4)
+#define GF_QUANTISED_ROWS 4
 #else
 #define GF_QUANTISED_TILES(T) T(1, GF_PANEL / GF_LANES) T(2, 4)
+#define GF_QUANTISED_ROWS 2
 #endif
 
 #define GF_QUANTISED_TILE(ROWS, WIDTH)                                                                        \
@@ -181,7 +186,7 @@ GF_INLINE void panel_quantised(const int bits, const uint8_t *panel, int64_t gro
                                const gf_group *scales, int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y,
                                int64_t ldy) {
     while (rows > 0) {
-        const int tile = GF_LANES == 16 && rows >= 4 ? (rows >= 6 ? 6 : 4) : rows >= 2 ? 2 : 1;
+        const int tile = rows < 2 ? 1 : rows < 4 || GF_QUANTISED_ROWS == 2 ? 2 : rows < 6 || GF_QUANTISED_ROWS == 4 ? 4 : 6;
         switch (tile) { GF_QUANTISED_TILES(GF_QUANTISED_TILE) }
         if (epilogue.activation != GF_LINEAR)
             for (int r = 0; r < tile; r++) activate(y + r * ldy, NULL, epilogue.activation, GF_PANEL);

@@ -125,7 +125,7 @@ static int pool_works(void) {
 }
 
 int main(void) {
-    static const char *levels[] = {"baseline", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni"};
+    static const char *levels[] = {"baseline", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "aarch64-dotprod"};
     a = gf_allocate(sizeof(float) * COUNT), b = gf_allocate(sizeof(float) * COUNT);
     c = gf_allocate(sizeof(float) * COUNT), y = gf_allocate(sizeof(float) * COUNT);
     if (a == NULL || b == NULL || c == NULL || y == NULL) return 1;
