@@ -18,6 +18,7 @@ from gpt2fast.errors import (
     DeviceMemoryError,
     DownloadError,
     Error,
+    GrammarError,
     InputError,
     InputTypeError,
     MissingDependencyError,
@@ -25,6 +26,7 @@ from gpt2fast.errors import (
     NonFiniteError,
     NotBuiltError,
     OutOfMemoryError,
+    ProcessorError,
     UnknownTokenError,
 )
 
@@ -55,6 +57,7 @@ __all__ = [
     "DownloadError",
     "Error",
     "Generation",
+    "GrammarError",
     "InputError",
     "InputTypeError",
     "LanguageModel",
@@ -63,6 +66,7 @@ __all__ = [
     "NonFiniteError",
     "NotBuiltError",
     "OutOfMemoryError",
+    "ProcessorError",
     "Score",
     "Tokenizer",
     "UnknownTokenError",

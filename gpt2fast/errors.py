@@ -14,6 +14,7 @@ __all__ = [
     "DeviceMemoryError",
     "DownloadError",
     "Error",
+    "GrammarError",
     "InputError",
     "InputTypeError",
     "MissingDependencyError",
@@ -21,6 +22,7 @@ __all__ = [
     "NonFiniteError",
     "NotBuiltError",
     "OutOfMemoryError",
+    "ProcessorError",
     "UnknownTokenError",
 ]
 
@@ -35,6 +37,15 @@ class InputError(Error, ValueError):
 
 class NonFiniteError(InputError):
     """Logits are NaN or infinite: weights are damaged or too large for float32.  The message says where that began."""
+
+
+class GrammarError(InputError):
+    """A grammar, regular expression or JSON schema is invalid, impossible or too large, or no token fits it."""
+
+
+class ProcessorError(Error, RuntimeError):
+    """A caller's function that takes part in a generation has raised, or returned what it may not; the message names
+    it.  It ends its own text, no other of a batch."""
 
 
 class InputTypeError(Error, TypeError):

@@ -14,6 +14,7 @@ from gpt2fast.checkpoint.heads import LabelHead, read_head
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.beam import Beam, beam_searches
 from gpt2fast.generation.generate import Generation, Prompt, Settings, Step, generate, steps
+from gpt2fast.generation.processors import AllowedTokens, LogitsProcessor, StoppingCriterion
 from gpt2fast.generation.sequence import GeneratedSequence
 from gpt2fast.generation.speculation import ModelDrafter, PromptLookup
 from gpt2fast.hub.models import resolve
@@ -39,7 +40,21 @@ if TYPE_CHECKING:
 __all__ = ["GenerateOptions", "LanguageModel", "load"]
 
 
-class GenerateOptions(TypedDict, total=False):
+class ConstraintOptions(TypedDict, total=False):
+    """The fields of `gpt2fast.generation.Settings` by which a caller takes part in the choice of tokens."""
+
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor]
+    prefix_allowed_tokens_fn: AllowedTokens | None
+    stopping_criteria: StoppingCriterion | Sequence[StoppingCriterion]
+    regex: str | None
+    json_schema: str | Mapping[str, Any] | bool | type | None
+    choices: Sequence[str] | None
+    lark: str | None
+    grammar: str | None
+    token_mask: Callable[[], Any] | None
+
+
+class GenerateOptions(ConstraintOptions, total=False):
     """What `generate`, `stream` and `generate_batch` take as keywords: the fields of `gpt2fast.generation.Settings`,
     where each one is explained, those of `LanguageModel.drafter`, and `allow_special`."""
 
@@ -115,7 +130,9 @@ def load(
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
     """The method's signature with the options by name and default instead of `**options`, for completion and help."""
     signature = inspect.signature(method)
-    defaults = {field.name: field.default for field in dataclasses.fields(Settings)} | {"allow_special": False}
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings) if field.init} | {
+        "allow_special": False
+    }
     options = [
         inspect.Parameter(
             name,
@@ -190,13 +207,16 @@ class LanguageModel:
         The options, explained at `gpt2fast.generation.Settings`, are max_new_tokens (60), min_new_tokens, temperature
         (0.8; 0 is greedy), top_k (40; 0 is off), top_p, min_p, repetition_penalty, presence_penalty,
         frequency_penalty, no_repeat_ngram_size, logit_bias, banned_ids, banned_sequences, stop, seed, logprobs,
-        overflow and batch_size.  With `allow_special` special tokens in the prompt, such as `<|endoftext|>`, are these
-        tokens; else they are text.
+        overflow, batch_size, logits_processor, prefix_allowed_tokens_fn and stopping_criteria; and one of regex,
+        json_schema, choices, lark, grammar and token_mask, which say what the text is like.  With `allow_special`
+        special tokens in the prompt, such as `<|endoftext|>`, are these tokens; else they are text.
         `on_token` is called with a `Step` for every new token; where it returns True the text ends with that token.
         `speculate` or `draft` makes it quicker and changes nothing else; see `drafter`.
 
-        Raises InputError or InputTypeError, naming the argument, before anything is computed; InputError, too, where
-        the model's logits are not finite.
+        Raises InputError or InputTypeError, naming the argument, before anything is computed, among them GrammarError
+        for a grammar that is invalid or impossible; InputError, too, where the model's logits are not finite.  Where a
+        processor, a criterion or the grammar fails on the way its ProcessorError or GrammarError is raised; of several
+        texts its own has it as `Generation.error`, and the others go on.
 
         >>> import gpt2fast
         >>> lm = gpt2fast.load("demo")
@@ -264,6 +284,7 @@ class LanguageModel:
         banned_sequences: Sequence[Sequence[int]] = (),
         overflow: Literal["stop", "error"] = "stop",
         allow_special: bool = False,
+        **constraints: Unpack[ConstraintOptions],
     ) -> list[Beam]:
         r"""The `num_return_sequences` most probable continuations that a beam search finds, each a `Beam`, best first.
 
@@ -299,6 +320,7 @@ class LanguageModel:
             banned_sequences=banned_sequences,
             overflow=overflow,
             allow_special=allow_special,
+            **constraints,
         )[0]
 
     def beam_search_batch(
@@ -319,6 +341,7 @@ class LanguageModel:
         overflow: Literal["stop", "error"] = "stop",
         batch_size: int = 16,
         allow_special: bool = False,
+        **constraints: Unpack[ConstraintOptions],
     ) -> list[list[Beam]]:
         r"""For each of `prompts`, in their order, what `beam_search` finds for it alone.
 
@@ -343,6 +366,7 @@ class LanguageModel:
             banned_sequences=banned_sequences,
             overflow=overflow,
             batch_size=batch_size,
+            **constraints,
         )
         return beam_searches(
             self.model,
@@ -587,7 +611,7 @@ class LanguageModel:
 
     def _split(self, options: GenerateOptions, texts: int) -> tuple[Settings, Drafter[GeneratedSequence] | None]:
         """The settings and the drafter that the options of a call for so many texts name."""
-        known = [field.name for field in dataclasses.fields(Settings)]
+        known = [field.name for field in dataclasses.fields(Settings) if field.init]
         for name in options:
             if name not in (*known, "speculate", "draft", "allow_special"):
                 close = get_close_matches(name, known, 1)

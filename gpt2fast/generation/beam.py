@@ -72,9 +72,10 @@ def beam_searches(
     beams finds, best first.  What comes for a prompt does not depend on the others.
 
     Of `settings`, what says how texts end counts, `batch_size`, the most beams of several prompts at the same time, and
-    the repetition penalty, `no_repeat_ngram_size`, `banned_ids` and `banned_sequences`, which work on
-    log-probabilities.  Raises InputError or InputTypeError, naming the argument, before anything is computed, and
-    InputError where the model's logits are not finite or every token is banned.
+    the repetition penalty, `no_repeat_ngram_size`, `banned_ids`, `banned_sequences`, the caller's functions and
+    grammars, which work on log-probabilities; stopping criteria get none.  Raises InputError or InputTypeError, naming
+    the argument, before anything is computed, and InputError where the model's logits are not finite or every token is
+    banned.
     """
     num_beams = whole_number("num_beams", num_beams, least=1, most=MOST_TEXTS)
     if whole_number("num_return_sequences", num_return_sequences, least=1) > num_beams:
@@ -107,10 +108,11 @@ def beam_searches(
 class _BeamSequence(Sequence):
     """A beginning of a text, or for as long as it has no ids a place for one."""
 
-    def __init__(self, ids: list[int], settings: Settings) -> None:
+    def __init__(self, ids: list[int], text: GeneratedSequence) -> None:
         super().__init__(ids)
         self.banned: list[int] = []
-        self._settings = settings
+        self._text = text
+        self._settings = text.settings
         #: The sum of the log-probabilities of its new ids.
         self.total = 0.0
         #: The totals that it would have with each token more, after penalties and bans.
@@ -132,7 +134,7 @@ class _BeamSequence(Sequence):
         if self._settings.repetition_penalty != 1:
             logarithms = penalize_repetition(logarithms, self.ids, self._settings.repetition_penalty)
         logarithms[self._settings.unwanted(self.ids, self.banned)] = -np.inf
-        self.totals = logarithms + self.total
+        self.totals = self._text.constrained(logarithms, self.ids) + self.total
 
 
 class _Search:
@@ -146,7 +148,7 @@ class _Search:
         length_penalty: float,
         early_stopping: EarlyStopping,
     ) -> None:
-        self.beams = [_BeamSequence([], text.settings) for _ in range(num_beams)]
+        self.beams = [_BeamSequence([], text) for _ in range(num_beams)]
         self.beams[0].ids = list(text.ids)
         #: The texts that have ended, best first.
         self.finished: list[Beam] = []
@@ -171,7 +173,7 @@ class _Search:
         for place, (parent, token, total) in enumerate(_best([beam.totals for beam in running], count)):
             ids = [*running[parent].ids, token]
             new = ids[text.start :]
-            reason = self._ending.reason(new)
+            reason = self._ending.reason(new, ids)
             if reason is None:
                 grown.append((parent, ids, total))
             elif place < num_beams:
@@ -221,10 +223,14 @@ class _Ending:
         self._stop = text.settings.stop or ()
         self._ends = text.ends
         self._limit = text.limit
+        self._text = text
 
-    def reason(self, ids: List[int]) -> FinishReason | None:
+    def reason(self, ids: List[int], all_ids: list[int]) -> FinishReason | None:
+        """Why the text of these new ids, at the end of `all_ids`, ends with the last of them."""
         if ids[-1] in self._ends:
             return "eos"
+        if self._text.ended_by_caller(all_ids):
+            return "stop"
         if self._stop:
             text = self._tokenizer.decode(ids)
             if any(string in text for string in self._stop):

@@ -11,14 +11,17 @@ import numpy.typing as npt
 
 from gpt2fast._internal.arguments import whole_number
 from gpt2fast.checkpoint.config import Config
-from gpt2fast.errors import InputError, InputTypeError
+from gpt2fast.errors import GrammarError, InputError, InputTypeError, ProcessorError
+from gpt2fast.generation.constraint import Constraint, Matcher, foreign_matcher
+from gpt2fast.generation.grammar import GrammarLimits, compile_grammar
 from gpt2fast.generation.sequence import FinishReason, GeneratedSequence, Generation, Step
 from gpt2fast.generation.settings import Settings
 from gpt2fast.model.pairing import Configured, beginning, ends, shared_vocabulary
 from gpt2fast.scheduler import Drafter, Model, Scheduler
 from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["FinishReason", "Generation", "Settings", "Step", "generate", "generated_sequences", "steps"]
+__all__ = ["FinishReason", "Generation", "Settings", "Step"]
+__all__ += ["generate", "generated_sequences", "matchers_of", "steps"]
 
 #: Texts of a call at most, and so rows of a cache.
 MOST_TEXTS = 2**31 - 1
@@ -41,7 +44,9 @@ def generate(
 
     `on_token` is called with every `Step` as it is made, and ends that text with it where it returns True; a `drafter`
     makes it quicker and changes nothing else.  Raises InputError, before anything is computed, where a prompt has ids
-    outside the vocabulary or does not fit the context, and where the model's logits are not finite.
+    outside the vocabulary or does not fit the context, GrammarError where the grammar is invalid or impossible, and
+    InputError where the model's logits are not finite.  A processor or grammar that fails on the way ends its text
+    alone, with the finish reason "error"; where there is only one text its error is raised.
     """
     texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
     told = [0] * len(texts)
@@ -72,9 +77,18 @@ def steps(
 
 
 def generated_sequences(
-    model: Configured, tokenizer: Tokenizer, prompts: Sequence[Prompt], settings: Settings, *, n: int = 1
+    model: Configured,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    *,
+    n: int = 1,
+    matchers: Callable[[], Matcher] | None = None,
 ) -> list[GeneratedSequence]:
-    """The texts to be, `n` for each of `prompts`, checked and ready for a `Scheduler`.  Raises as `generate` does."""
+    """The texts to be, `n` for each of `prompts`, checked and ready for a `Scheduler`.  Raises as `generate` does.
+
+    `matchers` is what `matchers_of` has found for the settings, where that was done before.
+    """
     n = whole_number("n", n, least=1, most=MOST_TEXTS)
     n_vocab, bos = shared_vocabulary(model, tokenizer), beginning(model, tokenizer)
     settings.check_ids(n_vocab)
@@ -83,6 +97,8 @@ def generated_sequences(
         _checked(prompt, f"prompts[{i}]" if len(prompts) > 1 else "the prompt", model.config, settings, bos)
         for i, prompt in enumerate(prompts)
     ]
+    if matchers is None and checked:
+        matchers = matchers_of(model, tokenizer, settings)
     return [
         GeneratedSequence(
             tokenizer,
@@ -95,10 +111,25 @@ def generated_sequences(
             ends=ends(model, tokenizer),
             prompt=i,
             sample=sample,
+            constraint=None if matchers is None else Constraint(matchers, n_vocab),
         )
         for i, ids in enumerate(checked)
         for sample in range(n)
     ]
+
+
+def matchers_of(
+    model: Configured, tokenizer: Tokenizer, settings: Settings, limits: GrammarLimits | None = None
+) -> Callable[[], Matcher] | None:
+    """What makes matchers of the grammar or token mask that the settings ask for; None where they ask for neither.
+
+    Raises GrammarError where a grammar is invalid, impossible or beyond `limits`, and MissingDependencyError.
+    """
+    n_vocab = shared_vocabulary(model, tokenizer)
+    if settings.asked_grammar is not None:
+        return compile_grammar(settings.asked_grammar, tokenizer, n_vocab, ends(model, tokenizer), limits)
+    make = settings.token_mask
+    return None if make is None else lambda: foreign_matcher(make, n_vocab)
 
 
 def _run(
@@ -116,7 +147,10 @@ def _run(
     slots = min(settings.batch_size, len(texts))
     scheduler = Scheduler(model, n_vocab=n_vocab, slots=slots, capacity=capacity, drafter=drafter)
     told = dict.fromkeys(texts, 0)
-    for text in scheduler.run(*texts):
+    for text in scheduler.run(*texts, failing=True):
+        # A failure of the caller's function ends a text; a failure of the network's ends all.
+        if text.error is not None and (len(texts) == 1 or not isinstance(text.error, (ProcessorError, GrammarError))):
+            raise text.error
         while told[text] < len(text.steps):  # whoever takes a step may end the text with it
             told[text] += 1
             yield text.steps[told[text] - 1]

@@ -7,7 +7,7 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,13 +117,15 @@ class Sampling:
         key: int | None = None,
         banned: Sequence[int] = (),
         prompt: int = 0,
+        process: Callable[[Floats], Floats] | None = None,
     ) -> int:
         """The id of the chosen token; `logits` (n_vocab,) stay as they are.
 
         `seen` are the ids of prompt and text so far, the first `prompt` of them the prompt's, `banned` ids to ban
-        besides `banned_ids`.  `key`, 64 random bits as `sample_key` makes them, is needed where the temperature is not
-        0; the same key makes the same choice.  Raises InputError where a logit is NaN or positive infinity, which means
-        that the weights are damaged or overflow, and where no token is left to choose.
+        besides `banned_ids`; `process` gets what penalties and bans made of the logits, and returns others.  `key`, 64
+        random bits as `sample_key` makes them, is needed where the temperature is not 0; the same key makes the same
+        choice.  Raises InputError where a logit is NaN or positive infinity, which means that the weights are damaged
+        or overflow, and where no token is left to choose.
 
         >>> sampling, seen = Sampling(temperature=1.0), [7, 8]
         >>> sampling.choose([1.0, 2.0, 1.5], seen, key=sample_key(seed=5, position=len(seen)))
@@ -131,6 +133,8 @@ class Sampling:
         """
         values = self._processed(_checked(logits), seen, banned, prompt)
         key = None if key is None else whole_number("key", key, most=2**64 - 1)
+        if process is not None:
+            values = process(values)
         if self.temperature and key is None:
             raise InputError(f"temperature is {self.temperature:g}; a key is needed, such as sample_key(seed) makes")
         return choose(values, self.draw(len(values), key or 0))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from typing import Any
 
-from gpt2fast.errors import InputError
+from gpt2fast.errors import InputError, ProcessorError
 from gpt2fast.generation.sequence import GeneratedSequence
 from gpt2fast.scheduler import Drafter, Model, Need, Scheduler, Sequence
 
@@ -36,7 +36,10 @@ class PromptLookup:
     def propose(self, sequences: List[GeneratedSequence], most: List[int]) -> list[list[int]]:
         """At most `most` ids for each text; none where nothing like its end came before."""
         indices = [self._indices.setdefault(text, RunIndex()) for text in sequences]
-        return [index.following(text.ids, count) for index, text, count in zip(indices, sequences, most, strict=True)]
+        return [
+            text.possible(index.following(text.ids, count))
+            for index, text, count in zip(indices, sequences, most, strict=True)
+        ]
 
     def forget(self, sequence: GeneratedSequence) -> None:
         """The text has left."""
@@ -153,7 +156,7 @@ class _Draft(Sequence):
         value = values[-1]
         try:
             token = value if isinstance(value, int) else self._text.choose(value, self.ids)
-        except InputError:
+        except (InputError, ProcessorError):  # which the text will meet itself, if it goes there
             token = -1
         if token >= 0:
             self.drafted.append(token)

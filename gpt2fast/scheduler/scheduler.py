@@ -202,18 +202,18 @@ class Scheduler(Generic[S]):
                 self._leave(sequence)
         return changed
 
-    def run(self, *sequences: S) -> Iterator[S]:
+    def run(self, *sequences: S, failing: bool = False) -> Iterator[S]:
         """Add the sequences and step until they have finished, giving each one as often as something came of it; who
         gets it may finish it.
 
-        Raises the error of one that fails.
+        Raises the error of one that fails; with `failing` it is given like the others.
         """
         left = {sequence for sequence in sequences if not sequence.finished}
         self.add(*sequences)
         try:
             while left:
                 for sequence in self.step():
-                    if sequence.error is not None:
+                    if sequence.error is not None and not failing:
                         raise sequence.error
                     if sequence.finished:
                         left.discard(sequence)
