@@ -41,6 +41,7 @@ def add_to(commands: Any) -> None:
         "  gpt2fast generate 'Once upon a time' --temperature 0 --stop .\n"
         "  gpt2fast generate -n 3 --json --logprobs 2 'The king said'\n"
         "  gpt2fast generate --prompt-file story.txt --echo\n"
+        "  gpt2fast generate 'Who came?' --choices 'the king' 'the fox'\n"
         "  gpt2fast generate --prompt='-1 is a prompt with a dash'",
     )
     prompt = generate.add_mutually_exclusive_group(required=True)
@@ -52,6 +53,7 @@ def add_to(commands: Any) -> None:
     common.add_model(generate)
     _add_length(generate.add_argument_group("how long"))
     _add_choice(generate.add_argument_group("how tokens are chosen"))
+    _add_grammar(generate.add_argument_group("what the text is like (pip install 'gpt2fast[grammar]')"))
     common.add_speculate(generate)
     common.add_allow_special(generate)
     output = generate.add_argument_group("what is written")
@@ -107,6 +109,21 @@ def _add_choice(group: Any) -> None:
     )
 
 
+def _add_grammar(group: Any) -> None:
+    group = group.add_mutually_exclusive_group()
+    group.add_argument("--regex", metavar="R", help="the whole text matches this regular expression")
+    group.add_argument("--json-schema", metavar="FILE", help="the text is JSON that the schema in FILE describes")
+    group.add_argument("--choices", metavar="TEXT", nargs="+", help="the text is one of these")
+    group.add_argument("--grammar", metavar="FILE", help="the text is of the grammar in FILE, llama.cpp's GBNF or Lark")
+
+
+def _grammar(options: argparse.Namespace) -> dict[str, Any]:
+    """The setting that says what the text is like."""
+    files = {"json_schema": options.json_schema, "grammar": options.grammar}
+    read = {name: common.read(file).decode() for name, file in files.items() if file is not None}
+    return read or {name: getattr(options, name) for name in ("regex", "choices") if getattr(options, name) is not None}
+
+
 def _generate(options: argparse.Namespace) -> None:
     prompt = _prompt(options)
     from gpt2fast.generation import Settings
@@ -133,6 +150,7 @@ def _generate(options: argparse.Namespace) -> None:
             seed=_drawn_seed() if options.seed is None else options.seed,
             logprobs=options.logprobs,
             overflow=options.overflow,
+            **_grammar(options),
             **{name: getattr(options, name) for name in _CHANCE},
         )
     lm = common.load(options)

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from gpt2fast.errors import GrammarError
 from gpt2fast.scheduler import Drafter, Model, Scheduler, Sequence
 from gpt2fast.server.api_errors import ApiError, Closing, Failed, Full
 
@@ -196,7 +197,9 @@ class Engine:
                 request.open.discard(sequence)
                 if request.by_sequence:
                     self._give_up(request, 1)
-            if sequence.error is not None:
+            if isinstance(sequence.error, GrammarError):
+                request.fail(ApiError(str(sequence.error), code="invalid_grammar"))
+            elif sequence.error is not None:
                 request.fail(Failed(str(sequence.error)))
             else:
                 request.tell(sequence)

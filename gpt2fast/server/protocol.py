@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpt2fast.errors import Error
 from gpt2fast.generation.generate import Settings
 from gpt2fast.language_model import LanguageModel
 from gpt2fast.model.pairing import shared_vocabulary
 from gpt2fast.server.api_errors import ApiError
 from gpt2fast.server.foreign_fields import take_foreign
+from gpt2fast.server.grammar_fields import parse_grammar
 from gpt2fast.server.limits import Limits
 from gpt2fast.server.parts import slices
 from gpt2fast.server.request_body import (
@@ -193,8 +195,12 @@ def parse_settings(
         "seed": None if seed == -1 else seed,  # as if there were none
         "logprobs": 0 if logprobs is None and ranked else logprobs,
         "overflow": "error",
+        **parse_grammar(body),
     }
-    return Settings(**options)
+    try:
+        return Settings(**options)
+    except Error as error:  # of the grammar: all else is checked
+        raise ApiError(str(error), code="invalid_grammar") from None
 
 
 def parse_max_tokens(body: RequestBody, names: Sequence[str]) -> int | None:

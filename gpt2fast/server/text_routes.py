@@ -12,10 +12,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from gpt2fast.generation.generate import generated_sequences
+from gpt2fast.errors import GrammarError, MissingDependencyError
+from gpt2fast.generation.constraint import Matcher
+from gpt2fast.generation.generate import Settings, generated_sequences, matchers_of
 from gpt2fast.server.api_errors import ApiError
 from gpt2fast.server.chat import parse_chat
 from gpt2fast.server.completions import Answer, Choice
+from gpt2fast.server.grammar_fields import LIMITS
 from gpt2fast.server.parts import JsonInParts, Pauses
 from gpt2fast.server.protocol import Completion, parse_completion
 from gpt2fast.server.request_body import RequestBody
@@ -67,7 +70,13 @@ class TextRoutes:
         asked = await self._service.parsed(request, parse)
         request.scope["charge"].take(asked.cost)
         ids = [prompt.ids for prompt in asked.prompts]
-        texts = generated_sequences(self._lm.model, self._lm.tokenizer, ids, asked.settings, n=asked.best_of)
+        matchers = None
+        if asked.settings.asked_grammar is not None:
+            compiled = self._service.apart(request, lambda: self._matchers(asked.settings))
+            matchers = await self._service.attended(request, compiled, time.perf_counter() - start)
+        texts = generated_sequences(
+            self._lm.model, self._lm.tokenizer, ids, asked.settings, n=asked.best_of, matchers=matchers
+        )
         answer = Answer(asked, texts, self._service.name, self._lm.tokenizer)
         request.scope["usage"] = lambda: answer.usage
         spent = time.perf_counter() - start
@@ -75,6 +84,15 @@ class TextRoutes:
             return EventStream(partial(self._stream, request, answer, start), self._service.limits.timeout - spent)
         await self._service.attended(request, self._write(answer, start), spent)
         return JsonInParts(answer.whole())
+
+    def _matchers(self, settings: Settings) -> Callable[[], Matcher] | None:
+        """The grammar of the request, ready for its texts."""
+        try:
+            return matchers_of(self._lm.model, self._lm.tokenizer, settings, LIMITS)
+        except MissingDependencyError as error:
+            raise ApiError(str(error), status=501, code="no_grammars") from None
+        except GrammarError as error:
+            raise ApiError(str(error), code="invalid_grammar") from None
 
     async def _stream(self, request: Request, answer: Answer, start: float, tell: Tell) -> None:
         pauses = Pauses(partial(asyncio.sleep, 0))
