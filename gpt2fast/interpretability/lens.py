@@ -76,7 +76,7 @@ def lens(lm: Pair, text: str | bytes) -> Lens:
     for name in names:
         logits = model.run_with_hooks(streams[name], start_at_layer=n_layer)[0]  # the final LayerNorm and the head
         found.append(measures(logits[:, :n_vocab], ids[1:]))
-    values = np.stack(found)  # [L + 1, T, 3]
+    values = np.stack(found)  # [L + 1, T, 4]
     if np.isnan(values).any():
         raise NonFiniteError("the logits are not finite after every layer; the weights are damaged")
     return Lens(np.array(ids[1:], np.int64), values[:, :, 0], values[:, :, 1].astype(np.int64))

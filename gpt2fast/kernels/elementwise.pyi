@@ -20,5 +20,6 @@ def total(x: npt.NDArray[np.float64]) -> float:
 def measures(
     logits: npt.NDArray[np.float32], targets: npt.NDArray[np.int64], *, num_threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """What each row of logits says about its target: float64 (T, 3), the target's log-probability (a natural
-    logarithm), its rank (how many logits are higher, plus one), and the entropy of the row's softmax in bits."""
+    """What each row of logits says about its target: float64 (T, 4), the target's log-probability (a natural
+    logarithm), its rank (how many logits are higher, plus one), the entropy of the row's softmax in bits, and the
+    variance of the log-probability (a natural logarithm) of what is drawn from that softmax."""

@@ -261,6 +261,13 @@ class CpuNetwork:
         with self.within():
             return self.transformer.logits(states, num_threads=num_threads)
 
+    def measures(
+        self, states: Floats, targets: npt.NDArray[np.int64], n_vocab: int, num_threads: int
+    ) -> npt.NDArray[np.float64]:
+        """What these logits, of which only a few rows are there at a time, say about the targets."""
+        with self.within():
+            return self.transformer.measures(states, targets, n_vocab, num_threads=num_threads)
+
 
 class CpuOutputs(Outputs):
     """The outputs of a pass on a CPU: final hidden states, float32 [n, n_embd], whose logits are made on demand."""
@@ -278,6 +285,9 @@ class CpuOutputs(Outputs):
 
     def logits(self, start: int, stop: int) -> Floats:
         return self._network.logits(self._states[start:stop], self._num_threads)
+
+    def _measures(self, start: int, targets: npt.NDArray[np.int64], n_vocab: int) -> npt.NDArray[np.float64]:
+        return self._network.measures(self._states[start : start + len(targets)], targets, n_vocab, self._num_threads)
 
 
 def open_backend(device: str, *, dtype: str, gemm: str, num_threads: int, cache_dtype: str | None = None) -> Backend:

@@ -61,9 +61,13 @@ class Outputs(ABC):
         n_vocab = whole_number("n_vocab", n_vocab, least=1)
         targets = ids_of("targets", targets, n_vocab)
         start = self._start(start, len(targets))
-        out = np.empty((len(targets), 3))
+        return self._measures(start, np.asarray(targets, np.int64), n_vocab)
+
+    def _measures(self, start: int, targets: npt.NDArray[np.int64], n_vocab: int) -> npt.NDArray[np.float64]:
+        out = np.empty((len(targets), 4))
         for first, last in _blocks(len(targets)):
-            out[first:last] = measures(self.logits(start + first, start + last)[:, :n_vocab], targets[first:last])
+            logits = np.asarray(self.logits(start + first, start + last)[:, :n_vocab], np.float32)
+            out[first:last] = elementwise.measures(logits, targets[first:last])
         return out
 
     def _start(self, start: int, count: int) -> int:
@@ -80,11 +84,12 @@ def _blocks(count: int) -> Iterator[tuple[int, int]]:
 
 
 def measures(logits: npt.NDArray[np.floating[Any]], targets: Sequence[int]) -> npt.NDArray[np.float64]:
-    """The natural logarithm of each row's target's probability, the target's rank, counted from 1, and the row's
-    entropy in bits: float64 (T, 3) for logits (T, n_vocab).  A row that is not finite has NaN instead of all three.
+    """The natural logarithm of each row's target's probability, the target's rank, counted from 1, the row's entropy in
+    bits, and the variance of the log-probability (a natural logarithm) of an id drawn from the row's distribution:
+    float64 (T, 4) for logits (T, n_vocab).  A row that is not finite has NaN instead of all four.
 
     >>> measures(np.array([[0, 0, -np.inf], [np.nan, 0, 0]], np.float32), [1, 1]).round(3)
-    array([[-0.693,  1.   ,  1.   ],
-           [   nan,    nan,    nan]])
+    array([[-0.693,  1.   ,  1.   ,  0.   ],
+           [   nan,    nan,    nan,    nan]])
     """
     return elementwise.measures(np.asarray(logits, np.float32), np.asarray(targets, np.int64))

@@ -37,8 +37,8 @@ class Choices(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """The `gpt2fast.outputs.measures` of these ids, one for each output: float64 (n, 3), NaN where the logits are not
-    finite."""
+    """The `gpt2fast.model.outputs.measures` of these ids, one for each output: float64 (n, 4), NaN where the logits are
+    not finite."""
 
     targets: List[int]
 

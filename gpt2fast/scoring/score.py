@@ -435,8 +435,8 @@ class ScoredSequence(Sequence):
 
     @property
     def measures(self) -> Floats:
-        """The measures of the ids so far: float64 (n, 3), as `gpt2fast.outputs.measures` says."""
-        return np.concatenate([np.empty((0, 3)), *self._parts])
+        """The measures of the ids so far: float64 (n, 4), as `gpt2fast.model.outputs.measures` says."""
+        return np.concatenate([np.empty((0, 4)), *self._parts])
 
     def need(self, start: int, stop: int) -> Need:
         return Measures(self.targets[start - self.first + 1 : stop - self.first + 1])

@@ -37,6 +37,7 @@ typedef struct {
 typedef struct {
     double log_probability; /* natural logarithm of its softmax */
     double entropy;         /* of the softmax, in bits */
+    double variance;        /* of the natural logarithm of the softmax, under the softmax */
     int64_t rank;           /* how many are higher, plus one */
 } gf_measures;
 

@@ -90,7 +90,9 @@ def digests(model: GPT2) -> dict[str, str]:
     found = {way: digest(values) for way, values in logits.items()}
     targets = np.array(ids[1:], np.int64)
     found["hidden states"] = digest(model.hidden_states(ids))
-    found["scores"] = digest(elementwise.measures(logits["prompt"][:-1], targets))
+    measures = elementwise.measures(logits["prompt"][:-1], targets)
+    found["scores"] = digest(np.ascontiguousarray(measures[:, :3]))
+    found["variances"] = digest(np.ascontiguousarray(measures[:, 3]))
     found["greedy text"] = digest(np.array(continued(model, ids[:5], 12), np.int64))
     drawn = continued(model, ids[:5], 12, temperature=0.9), continued(model, ids[:5], 12, temperature=0.9, top_p=0.95)
     found["sampled texts"] = digest(np.array(drawn, np.int64))

@@ -18,6 +18,7 @@ cdef extern from "simd/rows.h":
     ctypedef struct gf_measures:
         double log_probability
         double entropy
+        double variance
         int64_t rank
     ctypedef void (*gf_panel_quantised)(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes,
                                         const gf_group *scales, int64_t ldscales, int64_t rows, gf_epilogue epilogue,

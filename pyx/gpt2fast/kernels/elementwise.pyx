@@ -5,7 +5,7 @@
 from libc.math cimport NAN
 from libc.stdint cimport int64_t
 
-from gpt2fast.kernels.cpu cimport gf_measures, parallel_for, rows
+from gpt2fast.kernels.cpu cimport checked_threads, gf_measures, parallel_for, rows
 
 import numpy as np
 
@@ -139,29 +139,40 @@ cdef struct Measuring:
 cdef void _measure(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:
     cdef Measuring *job = <Measuring *> context
     cdef gf_measures measures
+    cdef double *out
     cdef int64_t r
     for r in range(begin, end):
         rows.measure(job.logits + r * job.ld, job.n, job.targets[r], &measures)
-        job.out[3 * r] = measures.log_probability
+        out = job.out + MEASURES * r
+        out[0] = measures.log_probability
         # Of a row that is not finite the rank says nothing, either.
-        job.out[3 * r + 1] = <double> measures.rank if measures.log_probability == measures.log_probability else NAN
-        job.out[3 * r + 2] = measures.entropy
+        out[1] = <double> measures.rank if measures.log_probability == measures.log_probability else NAN
+        out[2] = measures.entropy
+        out[3] = measures.variance
+
+
+cdef void measure_rows(const float *logits, int64_t ld, int64_t n, const int64_t *targets, int64_t count, double *out,
+                       int num_threads) noexcept nogil:
+    cdef Measuring job
+    job.logits, job.ld, job.n, job.targets, job.out = logits, ld, n, targets, out
+    parallel_for(_measure, &job, count, 1, num_threads)
 
 
 def measures(const float[:, :] logits, const int64_t[::1] targets, *, int num_threads=1):
-    """What each row of logits says about its target: float64 (T, 3), the target's log-probability (a natural
-    logarithm), its rank (how many logits are higher, plus one), and the entropy of the row's softmax in bits.
+    """What each row of logits says about its target: float64 (T, 4), the target's log-probability (a natural
+    logarithm), its rank (how many logits are higher, plus one), the entropy of the row's softmax in bits, and the
+    variance of the log-probability (a natural logarithm) of what is drawn from that softmax.
 
-    `logits` are (T, n), each row contiguous, and `targets` (T,) of 0 to n - 1.  All three are NaN where a logit is NaN
+    `logits` are (T, n), each row contiguous, and `targets` (T,) of 0 to n - 1.  All four are NaN where a logit is NaN
     or infinity, or all are minus infinity.  Exponentials are of single precision, sums of double.
 
     >>> import numpy as np
     >>> measures(np.zeros((1, 4), np.float32), np.array([2]))
-    array([[-1.38629436,  1.        ,  2.        ]])
+    array([[-1.38629436,  1.        ,  2.        ,  0.        ]])
     """
-    cdef Measuring job
     cdef int64_t T = logits.shape[0], n = logits.shape[1], r
-    cdef double[:, ::1] out = np.empty((T, 3))
+    cdef int threads = checked_threads(num_threads)
+    cdef double[:, ::1] out = np.empty((T, MEASURES))
     if targets.shape[0] != T:
         raise ValueError(f"there are {targets.shape[0]} targets for {T} rows of logits")
     if T == 0:
@@ -171,8 +182,7 @@ def measures(const float[:, :] logits, const int64_t[::1] targets, *, int num_th
             raise IndexError(f"target {targets[r]} of row {r} is not among {n} logits")
     if n > 1 and logits.strides[1] != sizeof(float) or logits.strides[0] % <int64_t> sizeof(float):
         raise ValueError("a row of logits is not contiguous")
-    job.logits, job.ld, job.n = &logits[0, 0], logits.strides[0] // <int64_t> sizeof(float), n
-    job.targets, job.out = &targets[0], &out[0, 0]
+    cdef int64_t ld = logits.strides[0] // <int64_t> sizeof(float)
     with nogil:
-        parallel_for(_measure, &job, T, 1, num_threads)
+        measure_rows(&logits[0, 0], ld, n, &targets[0], T, &out[0, 0], threads)
     return np.asarray(out)

@@ -8,7 +8,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from gpt2fast.kernels.attention cimport Heads, attention, scores_stride
-from gpt2fast.kernels.cpu cimport GF_PANEL, allocate, checked_size, checked_threads, parallel_for, release
+from gpt2fast.kernels.cpu cimport GF_MAX_ROWS, GF_PANEL, allocate, checked_size, checked_threads, parallel_for, release
+from gpt2fast.kernels.elementwise cimport MEASURES, measure_rows
 from gpt2fast.kernels.kv_cache cimport KVCache
 from gpt2fast.kernels.linear cimport Matrix, Weight, linear, read_column, scratch_size
 from gpt2fast.kernels.norm cimport LayerNorm, layer_norm
@@ -18,6 +19,11 @@ import numpy as np
 
 from gpt2fast.errors import InputError, OutOfMemoryError
 from gpt2fast.kernels.linear import ACTIVATIONS
+
+
+cdef enum:
+    # Rows of logits that are measured at a time, whole tiles of them.
+    MEASURED_ROWS = 8 * GF_MAX_ROWS
 
 
 cdef struct Block:
@@ -183,6 +189,38 @@ cdef class Transformer:
             for i in range(w):
                 memcpy(space.h + i * space.ld_embd, &states[i, 0], self.n_embd * sizeof(float))
             linear(&self.head, space.h, space.ld_embd, w, 0, 0, &out[0, 0], self.vocab_size, space.scratch, threads)
+        self.workspace = space
+        return np.asarray(out)
+
+    def measures(self, const float[:, ::1] states, const int64_t[::1] targets, int64_t n_vocab, *, num_threads=1):
+        """What the first `n_vocab` logits after each of the final hidden states [w, n_embd] say about its target, an id
+        under `n_vocab`: float64 [w, 4], bit for bit what `gpt2fast.kernels.elementwise.measures` gives for `logits`.
+
+        Never are there logits of more than MEASURED_ROWS rows, whose memory is taken anew for as long as the call.
+        """
+        cdef int threads = checked_threads(num_threads)
+        cdef int64_t i, first = 0, count, w = states.shape[0], block = min(w, MEASURED_ROWS)
+        cdef int64_t ld = _padded(self.vocab_size)
+        cdef double[:, ::1] out = np.empty((w, MEASURES))
+        if targets.shape[0] != w or states.shape[1] != self.n_embd or not 1 <= n_vocab <= self.vocab_size:
+            raise ValueError(f"{targets.shape[0]} targets, states [{w}, {states.shape[1]}], n_vocab {n_vocab}")
+        for i in range(w):
+            if not 0 <= targets[i] < n_vocab:
+                raise IndexError(f"target {targets[i]} of row {i} is not among {n_vocab} logits")
+        if w == 0:
+            return np.asarray(out)
+        cdef Workspace space = self._take_workspace(block, 1, threads)
+        cdef size_t size = checked_size(<object> block * ld * sizeof(float))
+        cdef float *logits = <float *> allocate(size)
+        with nogil:
+            while first < w:
+                count = min(block, w - first)
+                for i in range(count):
+                    memcpy(space.h + i * space.ld_embd, &states[first + i, 0], self.n_embd * sizeof(float))
+                linear(&self.head, space.h, space.ld_embd, count, 0, 0, logits, ld, space.scratch, threads)
+                measure_rows(logits, ld, n_vocab, &targets[first], count, &out[first, 0], threads)
+                first += count
+        release(logits, size)
         self.workspace = space
         return np.asarray(out)
 

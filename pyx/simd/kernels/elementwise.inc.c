@@ -116,8 +116,9 @@ static double sum_float64(const double *x, int64_t n) {
 
 GF_INLINE double log_of(double x) { return vlog64(splat64(x))[0]; }
 
-/* Adds to the lanes of `sums` the e^below of 16 logits, and to those of `means` e^below times below, which is exact. */
-GF_INLINE void measure_lanes(const float *x, float top, vd *sums, vd *means) {
+/* Adds to the lanes of `sums` the e^below of 16 logits, to those of `means` e^below times below, which is exact, and to
+ * those of `squares` this times below. */
+GF_INLINE void measure_lanes(const float *x, float top, vd *sums, vd *means, vd *squares) {
     typedef float vhalf __attribute__((vector_size(2 * GF_LANES), aligned(4), may_alias));
     float below[GF_SUM64_LANES], weights[GF_SUM64_LANES];
     GF_UNROLL for (int i = 0; i < GF_SUM64_LANES; i += GF_LANES) {
@@ -128,8 +129,11 @@ GF_INLINE void measure_lanes(const float *x, float top, vd *sums, vd *means) {
     }
     GF_UNROLL for (int v = 0; v < GF_SUM64_REGISTERS; v++) {
         const vd weight = __builtin_convertvector(*(const vhalf *)(weights + v * GF_DOUBLES), vd);
+        const vd distance = __builtin_convertvector(*(const vhalf *)(below + v * GF_DOUBLES), vd);
+        const vd product = weight * distance;
         sums[v] += weight;
-        means[v] += weight * __builtin_convertvector(*(const vhalf *)(below + v * GF_DOUBLES), vd);
+        means[v] += product;
+        squares[v] += product * distance;
     }
 }
 
@@ -146,13 +150,15 @@ static void measure(const float *logits, int64_t n, int64_t target, gf_measures 
         above -= x > splat(chosen);
     }
     const float top = max_lanes(largest);
-    vd sums[GF_SUM64_REGISTERS], means[GF_SUM64_REGISTERS];
-    GF_UNROLL for (int v = 0; v < GF_SUM64_REGISTERS; v++) sums[v] = means[v] = splat64(0.0);
-    for (int64_t i = 0; i < whole; i += GF_SUM64_LANES) measure_lanes(logits + i, top, sums, means);
-    if (whole < n) measure_lanes(last, top, sums, means);
+    vd sums[GF_SUM64_REGISTERS], means[GF_SUM64_REGISTERS], squares[GF_SUM64_REGISTERS];
+    GF_UNROLL for (int v = 0; v < GF_SUM64_REGISTERS; v++) sums[v] = means[v] = squares[v] = splat64(0.0);
+    for (int64_t i = 0; i < whole; i += GF_SUM64_LANES) measure_lanes(logits + i, top, sums, means, squares);
+    if (whole < n) measure_lanes(last, top, sums, means, squares);
     const double total = sum_registers64(sums), mean = sum_registers64(means) / total, logarithm = log_of(total);
     out->log_probability = (double)(chosen - top) - logarithm;
     out->entropy = (logarithm - mean) * (1 / 0x1.62e42fefa39efp-1);
+    const double variance = sum_registers64(squares) / total - mean * mean;
+    out->variance = variance < 0.0 ? 0.0 : variance; /* NaN stays NaN */
     out->rank = 1;
     for (int i = 0; i < GF_LANES; i++) out->rank += above[i];
 }
