@@ -18,7 +18,7 @@ _OF_ITEMS = ("regions", "frequencies")
 #: Options that have a use with -o only.
 _OF_DOCUMENTS = (
     *("field", "separator", "input_format", "on_error", "tokens", "with_text"),
-    *("progress", "overwrite", "restart"),
+    *("keep", "progress", "overwrite", "restart"),
 )
 
 
@@ -38,7 +38,8 @@ def add_to(commands: Any) -> None:
         "  gpt2fast score --html story.txt > story.html\n"
         "  gpt2fast score --by-word --text 'The horse raced past the barn fell.'\n"
         "  gpt2fast score --by-word items.csv --text-column sentence --csv\n"
-        "  gpt2fast score corpus.jsonl.gz -o scores.parquet --model gpt2 --on-error skip",
+        "  gpt2fast score corpus.jsonl.gz -o scores.parquet --model gpt2 --on-error skip\n"
+        "  gpt2fast score corpus.jsonl.gz -o kept.jsonl.gz --keep 'perplexity < 200 and bits_per_byte < 1.2'",
     )
     form = score.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a JSON object a line instead of a table")
@@ -90,6 +91,12 @@ def add_to(commands: Any) -> None:
         "--tokens", action="store_true", help="lists of ids, log-probabilities, ranks, entropies, too"
     )
     documents.add_argument("--with-text", action="store_true", help="the text, too")
+    documents.add_argument(
+        "--keep",
+        metavar="CONDITION",
+        help="OUT is no table, but holds the documents that meet this, in their files' format: a condition on bytes, "
+        "tokens, log_likelihood, perplexity, bits_per_byte, as 'perplexity < 200 and not tokens / bytes > 0.5'",
+    )
     common.add_kept(documents)
     common.add_progress(score)
 
@@ -186,14 +193,17 @@ def _score_documents(options: argparse.Namespace) -> None:
         raise UsageError("--by-word is for one text; -o OUT writes a row for each document")
     if options.text is not None:
         raise UsageError("--text is one text; -o OUT scores the documents of files")
+    if options.keep is not None and (options.tokens or options.with_text):
+        raise UsageError("--tokens and --with-text are columns of a table; with --keep, OUT holds documents, and none")
     with common.resumable(options):
         summary = _score_files(options)
     if not options.quiet:
         rate = summary.tokens / max(summary.seconds, 1e-9)
         skipped = f", {summary.skipped:,} bad lines or documents skipped" if summary.skipped else ""
         resumed = ", after what earlier runs had done" if summary.resumed else ""
+        kept = "" if options.keep is None else f", {summary.kept:,} kept"
         print(
-            f"[{summary.documents:,} documents, {summary.tokens:,} tokens in {summary.seconds:.1f} s, "
+            f"[{summary.documents:,} documents{kept}, {summary.tokens:,} tokens in {summary.seconds:.1f} s, "
             f"{rate:,.0f} tokens/s{skipped}{resumed}]\n"
             f"[perplexity {summary.perplexity:.2f}, {summary.bits_per_byte:.3f} bits per byte over all]",
             file=sys.stderr,
@@ -216,6 +226,7 @@ def _score_files(options: argparse.Namespace) -> ScoreSummary:
         allow_special=options.allow_special,
         tokens=options.tokens,
         text=options.with_text,
+        keep=options.keep,
         on_error=options.on_error or "error",
         on_skip=None if options.quiet else common.tell_skipped(),
         on_note=common.tell_note,

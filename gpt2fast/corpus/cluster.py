@@ -26,11 +26,12 @@ import numpy as np
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.corpus.batches import Cursor, merge_small
 from gpt2fast.corpus.dependencies import missing, pyarrow_parquet
-from gpt2fast.corpus.documents import Reading, begins_array, read_batches
+from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.encoding import Encoder
 from gpt2fast.corpus.formats import PART, PART_OF_ROWS, mapped
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.job import Counts, Job
+from gpt2fast.corpus.lines import begins_array
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.series import Series

@@ -8,21 +8,24 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from gpt2fast._internal.arguments import flag, real_number, whole_number
 from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.corpus.batches import Cursor
+from gpt2fast.corpus.condition import Condition
 from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.inputs import Input, find_inputs, path_of
+from gpt2fast.corpus.keep import Picks, check_keeping, write_kept
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.score_job import Place, ScoreJob, opened_scores, score_work
-from gpt2fast.corpus.tables import VERSION, Column, has_metadata, table_of
+from gpt2fast.corpus.tables import VERSION, Column, Write, has_metadata, table_of
 from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
 from gpt2fast.errors import InputError, InputTypeError
 
@@ -32,18 +35,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ScoreSummary", "score_files"]
 
+Rows: TypeAlias = "Iterator[list[list[Any]]]"
+Make: TypeAlias = "Callable[[BinaryIO, Rows], None]"
+
 #: Documents that are scored together: as many as these bytes of text have, at least one.  Enough to fill many passes of
 #: the network, little enough for a bar that moves.
 _GROUP_BYTES = 1 << 14
 
+#: A document's numbers, with which its row goes on after `file` and `document`.
+_NUMBERS: dict[str, tuple[type, Callable[[Score], float]]] = {
+    "bytes": (int, lambda score: score.num_bytes),
+    "tokens": (int, len),
+    "log_likelihood": (float, lambda score: score.log_likelihood),
+    "perplexity": (float, lambda score: score.perplexity),
+    "bits_per_byte": (float, lambda score: score.bits_per_byte),
+}
 _COLUMNS = [
     Column("file", str),
     Column("document", int),
-    Column("bytes", int),
-    Column("tokens", int),
-    Column("log_likelihood", float),
-    Column("perplexity", float),
-    Column("bits_per_byte", float),
+    *(Column(name, type) for name, (type, _) in _NUMBERS.items()),
 ]
 _TOKEN_COLUMNS = [
     Column("ids", int, is_list=True),
@@ -51,6 +61,8 @@ _TOKEN_COLUMNS = [
     Column("ranks", int, is_list=True),
     Column("entropies", float, is_list=True),
 ]
+#: What is noted of a document that is kept: the number of its file, and that of its record in the file.
+_KEPT_COLUMNS = [Column("input", int), Column("record", int)]
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,8 @@ class ScoreSummary:
     seconds: float
     #: Whether it went on with what an earlier run had done, which is counted, too.
     resumed: bool = False
+    #: How many documents met the condition, where there was one.
+    kept: int = 0
 
     @property
     def perplexity(self) -> float:
@@ -98,6 +112,7 @@ def score_files(
     allow_special: bool = False,
     tokens: bool = False,
     text: bool = False,
+    keep: str | None = None,
     on_error: str = "error",
     on_skip: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -126,6 +141,12 @@ def score_files(
         the rows, and have it as their last column, `numerics_version`.
     context, stride, bos, allow_special
         As in `LanguageModel.score`.
+    keep
+        A condition on these columns, such as "perplexity < 200 and bits_per_byte < 1.2", as `Condition` explains.  Then
+        `out` is no table: it holds the documents that meet the condition, in the order and the format of the inputs,
+        which are all of one kind; its name says that kind, and how it is compressed ("kept.jsonl.zst").  Lines,
+        elements and rows are copied with all their fields, JSON lines and CSV byte for byte; documents of text files
+        have the line `separator` between them.  The inputs are read twice, so they are files.
     on_error
         What to do with a bad line (no JSON, no such field, no string, no UTF-8): "error" refuses it and names file and
         line; "skip" leaves the document out, counts it, and calls `on_skip` with the message; "replace" first makes
@@ -160,20 +181,32 @@ def score_files(
     on_note = on_note or warn
     restart, overwrite = flag("restart", restart), flag("overwrite", overwrite)
     tokens, text = flag("tokens", tokens), flag("text", text)
+    condition = None if keep is None else Condition(keep, list(_NUMBERS))
+    if condition is not None and (tokens or text):
+        raise InputError("tokens and text are columns of a table, and with keep the documents are written, and none")
     options = CorpusOptions(field, separator, on_error=on_error)
     sources = find_inputs(inputs, input_format, on_note)
-    how = Reading(options, lm.model.num_threads, on_skip or (lambda message: None), lm.tokenizer, on_note)
+    how = Reading(
+        options, lm.model.num_threads, on_skip or (lambda message: None), lm.tokenizer, on_note, condition is not None
+    )
     if not isinstance(context, (str, bytes)):
         raise InputTypeError(f"context is of type {type(context).__name__}; expected str or bytes")
     if stride is not None and whole_number("stride", stride, least=1) > lm.model.config.n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {lm.model.config.n_ctx} tokens")
     real_number("checkpoint_seconds", checkpoint_seconds, least=0)
-    columns = _COLUMNS + ([Column("text", str)] if text else []) + (_TOKEN_COLUMNS if tokens else [])
-    if lm.model.same_bits and not has_metadata(out):
-        columns = [*columns, Column(VERSION, int)]
-    metadata = {"gpt2fast.numerics_version": str(numerics_version)} if lm.model.same_bits else None
-    table_of(out, columns, metadata)
     path = path_of("out", out)
+    make: Make | None
+    if condition is not None:
+        columns = _KEPT_COLUMNS
+        check_keeping(path, sources, how)
+        make = partial(_write_kept, path, sources, how)
+    else:
+        columns = _COLUMNS + ([Column("text", str)] if text else []) + (_TOKEN_COLUMNS if tokens else [])
+        if lm.model.same_bits and not has_metadata(path):
+            columns = [*columns, Column(VERSION, int)]
+        metadata = {"gpt2fast.numerics_version": str(numerics_version)} if lm.model.same_bits else None
+        table = table_of(path, columns, metadata)
+        make = None if path.lower().endswith(".jsonl") else partial(_write_table, table)
     if any(source.is_file and os.path.exists(path) and os.path.samefile(source.path, path) for source in sources):
         raise InputError(f"{os.fspath(out)}: both an input and the output")
     identity = {
@@ -184,6 +217,7 @@ def score_files(
         "stride": stride,
         "bos": bos,
         "allow_special": allow_special,
+        **({} if keep is None else {"keep": keep}),
         "model": _identity(lm),
         "inputs": [[source.path, source.size, source.mtime_ns] for source in sources],
     }
@@ -193,8 +227,8 @@ def score_files(
             path, sources, columns, identity, on_error=on_error, overwrite=overwrite, restart=restart
         ) as job:
             if not job.finished:
-                _run(job, sources, how, score, columns, progress, checkpoint_seconds)
-            job.publish(path, overwrite=overwrite, metadata=metadata)
+                _run(job, sources, how, score, condition or columns, progress, checkpoint_seconds)
+            job.publish(path, make=make, overwrite=overwrite)
     except OSError as error:
         if error.errno in NO_ROOM:
             message = f"{error.strerror}; {WorkDirectory(score_work(path)).kept}"
@@ -219,7 +253,7 @@ def _run(
     sources: Sequence[Input],
     how: Reading,
     score: Callable[[list[str]], list[Score]],
-    columns: Sequence[Column],
+    wanted: Sequence[Column] | Condition,
     progress: bool | None,
     checkpoint_seconds: float,
 ) -> None:
@@ -236,11 +270,18 @@ def _run(
                     job.place = Place(Cursor(number), skipped=job.counts.skipped)
                 for group in _groups(sources[number], job.place, how):
                     scores = score(group.texts) if group.texts else []
-                    rows = [_row(sources[number], group.number + i, one, columns) for i, one in enumerate(scores)]
+                    if isinstance(wanted, Condition):
+                        met = map(wanted, map(_numbers, scores))
+                        rows: list[list[Any]] = [
+                            [number, record] for record, kept in zip(group.records, met, strict=True) if kept
+                        ]
+                    else:
+                        rows = [_row(sources[number], group.number + i, one, wanted) for i, one in enumerate(scores)]
                     whole = False
                     job.append(rows)
                     counts, new = job.counts, sum(map(len, scores))
                     counts.documents += len(scores)
+                    counts.kept += len(rows) if isinstance(wanted, Condition) else 0
                     counts.tokens += new
                     counts.text_bytes += sum(one.num_bytes for one in scores)
                     for one in scores:
@@ -265,10 +306,11 @@ def _run(
 
 @dataclass
 class _Group:
-    """Documents that are scored together, the number of the first in its file, how far in the file they bring us, and
-    how many were left out up to here."""
+    """Documents that are scored together, the numbers of their records, the number of the first among the file's
+    documents, how far in the file they bring us, and how many were left out up to here."""
 
     texts: list[str]
+    records: list[int]
     number: int
     raw: int
     skipped: int
@@ -284,6 +326,7 @@ def _groups(source: Input, start: Place, how: Reading) -> Iterator[_Group]:
     for batch in read_batches(source, start.cursor, how):
         skipped += batch.skipped
         texts: list[str] = []
+        records: list[int] = []
         size = done = 0
         for i in range(len(batch.spans) - 1):
             part = bytes(batch.data[batch.spans[i] : batch.spans[i + 1]])
@@ -298,16 +341,21 @@ def _groups(source: Input, start: Place, how: Reading) -> Iterator[_Group]:
                 continue
             place = replace(place, number=place.number + 1)
             texts.append(text.decode())
+            records.append(place.number - 1 if batch.records is None else int(batch.records[i]))
             size += len(text)
             if size >= _GROUP_BYTES:
                 raw = before + (batch.raw - before) * done // max(batch.text_bytes, 1)
-                yield _Group(texts, place.number - len(texts), raw, skipped, place)
-                texts, size = [], 0
+                yield _Group(texts, records, place.number - len(texts), raw, skipped, place)
+                texts, records, size = [], [], 0
         before = batch.raw
         if not batch.cursor.is_open:
             known = max(known - place.behind, 0)
             place = replace(place, cursor=batch.cursor, behind=0, skipped=skipped)
-        yield _Group(texts, place.number - len(texts), before, skipped, place)
+        yield _Group(texts, records, place.number - len(texts), before, skipped, place)
+
+
+def _numbers(score: Score) -> dict[str, float]:
+    return {name: number(score) for name, (_, number) in _NUMBERS.items()}
 
 
 def _row(source: Input, number: int, score: Score, columns: Sequence[Column]) -> list[Any]:
@@ -315,11 +363,7 @@ def _row(source: Input, number: int, score: Score, columns: Sequence[Column]) ->
         # A name that is no UTF-8 would make a file that is none, either.
         "file": lambda: source.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
         "document": lambda: number,
-        "bytes": lambda: score.num_bytes,
-        "tokens": lambda: len(score),
-        "log_likelihood": lambda: score.log_likelihood,
-        "perplexity": lambda: score.perplexity,
-        "bits_per_byte": lambda: score.bits_per_byte,
+        **{name: partial(value, score) for name, (_, value) in _NUMBERS.items()},
         "text": lambda: score.text,
         "ids": score.ids.tolist,
         "log_probabilities": score.log_probabilities.tolist,
@@ -328,3 +372,16 @@ def _row(source: Input, number: int, score: Score, columns: Sequence[Column]) ->
         VERSION: lambda: numerics_version,
     }
     return [values[column.name]() for column in columns]
+
+
+# What is made of the rows at the end
+
+
+def _write_table(table: Callable[[BinaryIO], AbstractContextManager[Write]], file: BinaryIO, rows: Rows) -> None:
+    with table(file) as write:
+        for some in rows:
+            write(some)
+
+
+def _write_kept(out: str, sources: Sequence[Input], how: Reading, file: BinaryIO, rows: Rows) -> None:
+    write_kept(out, sources, how, Picks((number, record) for some in rows for number, record in some), file)
