@@ -174,13 +174,13 @@ def add_text(parser: argparse.ArgumentParser) -> Any:
     return group
 
 
-def load(options: argparse.Namespace) -> LanguageModel:
-    """The model that the options name."""
+def load(options: argparse.Namespace, other: str | None = None) -> LanguageModel:
+    """The model that the options name; or another one, by name, computed in the same way."""
     from gpt2fast.language_model import load
 
     return load(
-        options.model,
-        adapter=options.adapter,
+        options.model if other is None else other,
+        adapter=options.adapter if other is None else None,
         dtype=options.dtype,
         device=options.device,
         num_threads=options.threads,

@@ -18,7 +18,7 @@ _OF_ITEMS = ("regions", "frequencies")
 #: Options that have a use with -o only.
 _OF_DOCUMENTS = (
     *("field", "separator", "input_format", "on_error", "tokens", "with_text"),
-    *("keep", "progress", "overwrite", "restart"),
+    *("detect", "observer", "keep", "progress", "overwrite", "restart"),
 )
 
 
@@ -92,10 +92,20 @@ def add_to(commands: Any) -> None:
     )
     documents.add_argument("--with-text", action="store_true", help="the text, too")
     documents.add_argument(
+        "--detect",
+        action="store_true",
+        help="what tells of a text's author, as far as that can be told: curvature (Fast-DetectGPT), and the shares of "
+        "tokens among the 10, 100 and 1000 likeliest (GLTR)",
+    )
+    documents.add_argument(
+        "--observer", metavar="MODEL", help="a second model of the same vocabulary: add the Binoculars score"
+    )
+    documents.add_argument(
         "--keep",
         metavar="CONDITION",
         help="OUT is no table, but holds the documents that meet this, in their files' format: a condition on bytes, "
-        "tokens, log_likelihood, perplexity, bits_per_byte, as 'perplexity < 200 and not tokens / bytes > 0.5'",
+        "tokens, log_likelihood, perplexity, bits_per_byte and what --detect adds, as 'perplexity < 200 and not tokens "
+        "/ bytes > 0.5'",
     )
     common.add_kept(documents)
     common.add_progress(score)
@@ -226,6 +236,8 @@ def _score_files(options: argparse.Namespace) -> ScoreSummary:
         allow_special=options.allow_special,
         tokens=options.tokens,
         text=options.with_text,
+        detect=options.detect,
+        observer=None if options.observer is None else common.load(options, options.observer),
         keep=options.keep,
         on_error=options.on_error or "error",
         on_skip=None if options.quiet else common.tell_skipped(),

@@ -18,51 +18,24 @@ import numpy as np
 from gpt2fast._internal.arguments import flag, real_number, whole_number
 from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.corpus.batches import Cursor
-from gpt2fast.corpus.condition import Condition
-from gpt2fast.corpus.documents import Reading, read_batches
+from gpt2fast.corpus.documents import Reading
 from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.keep import Picks, check_keeping, write_kept
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.score_job import Place, ScoreJob, opened_scores, score_work
+from gpt2fast.corpus.score_rows import KEPT_COLUMNS, Scoring, columns_of, condition_of, groups
 from gpt2fast.corpus.tables import VERSION, Column, Write, has_metadata, table_of
 from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
 from gpt2fast.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
-    from gpt2fast.scoring.score import Score
 
 __all__ = ["ScoreSummary", "score_files"]
 
 Rows: TypeAlias = "Iterator[list[list[Any]]]"
 Make: TypeAlias = "Callable[[BinaryIO, Rows], None]"
-
-#: Documents that are scored together: as many as these bytes of text have, at least one.  Enough to fill many passes of
-#: the network, little enough for a bar that moves.
-_GROUP_BYTES = 1 << 14
-
-#: A document's numbers, with which its row goes on after `file` and `document`.
-_NUMBERS: dict[str, tuple[type, Callable[[Score], float]]] = {
-    "bytes": (int, lambda score: score.num_bytes),
-    "tokens": (int, len),
-    "log_likelihood": (float, lambda score: score.log_likelihood),
-    "perplexity": (float, lambda score: score.perplexity),
-    "bits_per_byte": (float, lambda score: score.bits_per_byte),
-}
-_COLUMNS = [
-    Column("file", str),
-    Column("document", int),
-    *(Column(name, type) for name, (type, _) in _NUMBERS.items()),
-]
-_TOKEN_COLUMNS = [
-    Column("ids", int, is_list=True),
-    Column("log_probabilities", float, is_list=True),
-    Column("ranks", int, is_list=True),
-    Column("entropies", float, is_list=True),
-]
-#: What is noted of a document that is kept: the number of its file, and that of its record in the file.
-_KEPT_COLUMNS = [Column("input", int), Column("record", int)]
 
 
 @dataclass(frozen=True)
@@ -112,6 +85,8 @@ def score_files(
     allow_special: bool = False,
     tokens: bool = False,
     text: bool = False,
+    detect: bool = False,
+    observer: LanguageModel | None = None,
     keep: str | None = None,
     on_error: str = "error",
     on_skip: Callable[[str], None] | None = None,
@@ -141,12 +116,20 @@ def score_files(
         the rows, and have it as their last column, `numerics_version`.
     context, stride, bos, allow_special
         As in `LanguageModel.score`.
+    detect
+        Add what tells of a text's author, as far as that can be told: `curvature`, Fast-DetectGPT's statistic (see
+        `Score.curvature`), and `top_10`, `top_100` and `top_1000`, GLTR's shares of tokens that were among so many
+        likeliest (see `Score.share_within`).
+    observer
+        A second model of the same vocabulary: add `binoculars`, the ratio that `gpt2fast.scoring.binoculars` explains;
+        `lm` is the performer.
     keep
-        A condition on these columns, such as "perplexity < 200 and bits_per_byte < 1.2", as `Condition` explains.  Then
-        `out` is no table: it holds the documents that meet the condition, in the order and the format of the inputs,
-        which are all of one kind; its name says that kind, and how it is compressed ("kept.jsonl.zst").  Lines,
-        elements and rows are copied with all their fields, JSON lines and CSV byte for byte; documents of text files
-        have the line `separator` between them.  The inputs are read twice, so they are files.
+        A condition on the numbers of such a table, those of `detect` included: "perplexity < 200 and bits_per_byte <
+        1.2" (see `gpt2fast.corpus.condition`).  Then `out` is no table: it holds the documents that meet the condition,
+        in the order and the format of the inputs, which are all of one kind; its name says that kind, and how it is
+        compressed ("kept.jsonl.zst").  Lines, elements and rows are copied with all their fields, JSON lines and CSV
+        byte for byte; documents of text files have the line `separator` between them.  The inputs are read twice, so
+        they are files.
     on_error
         What to do with a bad line (no JSON, no such field, no string, no UTF-8): "error" refuses it and names file and
         line; "skip" leaves the document out, counts it, and calls `on_skip` with the message; "replace" first makes
@@ -181,7 +164,12 @@ def score_files(
     on_note = on_note or warn
     restart, overwrite = flag("restart", restart), flag("overwrite", overwrite)
     tokens, text = flag("tokens", tokens), flag("text", text)
-    condition = None if keep is None else Condition(keep, list(_NUMBERS))
+    detect, observed = flag("detect", detect), observer is not None
+    if observer is not None:
+        from gpt2fast.scoring.detection import check_observer  # where corpora are tokenized, no engine is loaded
+
+        check_observer(lm, observer)
+    condition = None if keep is None else condition_of(keep, observed=observed)
     if condition is not None and (tokens or text):
         raise InputError("tokens and text are columns of a table, and with keep the documents are written, and none")
     options = CorpusOptions(field, separator, on_error=on_error)
@@ -197,11 +185,11 @@ def score_files(
     path = path_of("out", out)
     make: Make | None
     if condition is not None:
-        columns = _KEPT_COLUMNS
+        columns = KEPT_COLUMNS
         check_keeping(path, sources, how)
         make = partial(_write_kept, path, sources, how)
     else:
-        columns = _COLUMNS + ([Column("text", str)] if text else []) + (_TOKEN_COLUMNS if tokens else [])
+        columns = columns_of(detect=detect, observed=observed, text=text, tokens=tokens)
         if lm.model.same_bits and not has_metadata(path):
             columns = [*columns, Column(VERSION, int)]
         metadata = {"gpt2fast.numerics_version": str(numerics_version)} if lm.model.same_bits else None
@@ -218,16 +206,22 @@ def score_files(
         "bos": bos,
         "allow_special": allow_special,
         **({} if keep is None else {"keep": keep}),
+        **({} if observer is None else {"observer": _identity(observer)}),
         "model": _identity(lm),
         "inputs": [[source.path, source.size, source.mtime_ns] for source in sources],
     }
-    score = partial(lm.score_batch, context=context, stride=stride, bos=flag("bos", bos), allow_special=allow_special)
+    scoring = Scoring(
+        lm,
+        observer,
+        columns if condition is None else condition,
+        {"context": context, "stride": stride, "bos": flag("bos", bos), "allow_special": allow_special},
+    )
     try:
         with opened_scores(
             path, sources, columns, identity, on_error=on_error, overwrite=overwrite, restart=restart
         ) as job:
             if not job.finished:
-                _run(job, sources, how, score, condition or columns, progress, checkpoint_seconds)
+                _run(job, sources, how, scoring, progress, checkpoint_seconds)
             job.publish(path, make=make, overwrite=overwrite)
     except OSError as error:
         if error.errno in NO_ROOM:
@@ -252,8 +246,7 @@ def _run(
     job: ScoreJob,
     sources: Sequence[Input],
     how: Reading,
-    score: Callable[[list[str]], list[Score]],
-    wanted: Sequence[Column] | Condition,
+    scoring: Scoring,
     progress: bool | None,
     checkpoint_seconds: float,
 ) -> None:
@@ -268,26 +261,12 @@ def _run(
             for number in range(first, len(sources)):
                 if number > first:
                     job.place = Place(Cursor(number), skipped=job.counts.skipped)
-                for group in _groups(sources[number], job.place, how):
-                    scores = score(group.texts) if group.texts else []
-                    if isinstance(wanted, Condition):
-                        met = map(wanted, map(_numbers, scores))
-                        rows: list[list[Any]] = [
-                            [number, record] for record, kept in zip(group.records, met, strict=True) if kept
-                        ]
-                    else:
-                        rows = [_row(sources[number], group.number + i, one, wanted) for i, one in enumerate(scores)]
+                for group in groups(sources[number], job.place, how):
+                    counts = replace(job.counts, skipped=group.skipped)
+                    rows = scoring.rows(sources[number], number, group, counts)
                     whole = False
                     job.append(rows)
-                    counts, new = job.counts, sum(map(len, scores))
-                    counts.documents += len(scores)
-                    counts.kept += len(rows) if isinstance(wanted, Condition) else 0
-                    counts.tokens += new
-                    counts.text_bytes += sum(one.num_bytes for one in scores)
-                    for one in scores:
-                        counts.log_likelihood += one.log_likelihood
-                    counts.skipped = group.skipped
-                    job.place = group.after
+                    new, job.counts, job.place = counts.tokens - job.counts.tokens, counts, group.after
                     whole = True
                     bar.update(sum(sizes[:number]) + group.raw, new)
                     if time.monotonic() - saved >= checkpoint_seconds:
@@ -302,76 +281,6 @@ def _run(
                     if error.errno not in NO_ROOM:
                         raise
             raise
-
-
-@dataclass
-class _Group:
-    """Documents that are scored together, the numbers of their records, the number of the first among the file's
-    documents, how far in the file they bring us, and how many were left out up to here."""
-
-    texts: list[str]
-    records: list[int]
-    number: int
-    raw: int
-    skipped: int
-    after: Place
-
-
-def _groups(source: Input, start: Place, how: Reading) -> Iterator[_Group]:
-    """The documents of a file from a place on, some at a time."""
-    open_parts: list[bytes] = []
-    place, skipped = replace(start, behind=0), start.skipped
-    known = start.behind  # documents behind the cursor that need not be scored
-    before = 0
-    for batch in read_batches(source, start.cursor, how):
-        skipped += batch.skipped
-        texts: list[str] = []
-        records: list[int] = []
-        size = done = 0
-        for i in range(len(batch.spans) - 1):
-            part = bytes(batch.data[batch.spans[i] : batch.spans[i + 1]])
-            done += len(part)
-            open_parts.append(part)
-            if batch.cursor.is_open and i == len(batch.spans) - 2:
-                break
-            text = b"".join(open_parts)
-            open_parts = []
-            place = replace(place, behind=place.behind + 1)
-            if place.behind <= known:
-                continue
-            place = replace(place, number=place.number + 1)
-            texts.append(text.decode())
-            records.append(place.number - 1 if batch.records is None else int(batch.records[i]))
-            size += len(text)
-            if size >= _GROUP_BYTES:
-                raw = before + (batch.raw - before) * done // max(batch.text_bytes, 1)
-                yield _Group(texts, records, place.number - len(texts), raw, skipped, place)
-                texts, records, size = [], [], 0
-        before = batch.raw
-        if not batch.cursor.is_open:
-            known = max(known - place.behind, 0)
-            place = replace(place, cursor=batch.cursor, behind=0, skipped=skipped)
-        yield _Group(texts, records, place.number - len(texts), before, skipped, place)
-
-
-def _numbers(score: Score) -> dict[str, float]:
-    return {name: number(score) for name, (_, number) in _NUMBERS.items()}
-
-
-def _row(source: Input, number: int, score: Score, columns: Sequence[Column]) -> list[Any]:
-    values: dict[str, Callable[[], Any]] = {
-        # A name that is no UTF-8 would make a file that is none, either.
-        "file": lambda: source.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
-        "document": lambda: number,
-        **{name: partial(value, score) for name, (_, value) in _NUMBERS.items()},
-        "text": lambda: score.text,
-        "ids": score.ids.tolist,
-        "log_probabilities": score.log_probabilities.tolist,
-        "ranks": score.ranks.tolist,
-        "entropies": score.entropies.tolist,
-        VERSION: lambda: numerics_version,
-    }
-    return [values[column.name]() for column in columns]
 
 
 # What is made of the rows at the end

@@ -27,13 +27,14 @@ from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 from gpt2fast.kernels import elementwise
 from gpt2fast.model.pairing import Configured, beginning, ending, shared_vocabulary
 from gpt2fast.scheduler import LOGITS, Measures, Model, Need, Scheduler, Sequence
+from gpt2fast.scoring.later import Later
 from gpt2fast.scoring.notebook import render_fragment
+from gpt2fast.scoring.observed import VariedModel
 from gpt2fast.scoring.spans import Punctuation, Span, tokens_of_spans, words
 from gpt2fast.scoring.texts import Scorable, as_scorable, text_of_ids
 from gpt2fast.scoring.word_starts import (
     BowCorrection,
     Starts,
-    WordStarts,
     bow_kind,
     corrections,
     log_shares,
@@ -136,9 +137,12 @@ class Score:
     entropies: Floats
     #: How probable it is between its tokens that a word begins: read when it is needed.
     _starts: Callable[[], Starts] | None = field(default=None, repr=False)
+    #: The variances, or what reads them when they are needed.
+    _variances: Floats | Callable[[], Floats] | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_starts": None}  # the model stays where it is
+        variances = None if callable(self._variances) else self._variances
+        return {**self.__dict__, "_starts": None, "_variances": variances}  # the model stays where it is
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -173,6 +177,57 @@ class Score:
         """The surprisal of the text over its length in UTF-8, which compares models of different tokenizers; NaN for an
         empty text."""
         return -self.log_likelihood / _LN2 / self.num_bytes if self.num_bytes else math.nan
+
+    @cached_property
+    def variances(self) -> Floats:
+        """The variances of the log-probability, a natural logarithm, of a token drawn from the distributions that the
+        tokens came from: float64 (T,).  The text is read once more for them.
+
+        Raises InputError where the score was unpickled, and so knows no model.
+        """
+        if self._variances is None:
+            raise InputError("the variances need the model, which an unpickled score has not; score the text again")
+        return self._variances() if callable(self._variances) else self._variances
+
+    @property
+    def curvature(self) -> float:
+        """Fast-DetectGPT's statistic: how much more probable the text is than what the model itself would draw in its
+        place, in standard deviations.  High where the text is likely to be a model's.
+
+        With p_t the distribution that token x_t came from, mu_t = sum_v p_t(v) log p_t(v), which is minus the entropy,
+        and sigma_t^2 = sum_v p_t(v) (log p_t(v))^2 - mu_t^2, one of the `variances`:
+
+            curvature = sum_t (log p_t(x_t) - mu_t) / sqrt(sum_t sigma_t^2)
+
+        the analytic form of the conditional probability curvature, with one model for sampling and scoring: Bao et al.
+        2024, "Fast-DetectGPT", arXiv:2310.05130.  NaN for an empty text, and where the model left no choice.  Raises as
+        `variances` does.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> texts = [lm.generate("Once upon a time", seed=1).text, "He bought a second-hand laptop online."]
+        >>> [round(score.curvature, 1) for score in lm.score_batch(texts)]
+        [3.4, -3.2]
+        """
+        spread = math.fsum(self.variances)
+        if not spread:
+            return math.nan
+        return (self.log_likelihood + math.fsum(self.entropies) * _LN2) / math.sqrt(spread)
+
+    def share_within(self, rank: int) -> float:
+        """The share of tokens that were among the `rank` likeliest; NaN for an empty text.
+
+        With the ranks 10, 100 and 1000 these are the buckets of GLTR: text that a model wrote has few tokens beyond
+        them.  Gehrmann et al. 2019, "GLTR: Statistical Detection and Visualization of Generated Text",
+        arXiv:1906.04043.  Raises InputError for a rank below 1.
+
+        >>> import gpt2fast
+        >>> score = gpt2fast.load("demo").score("Once upon a time there was a philosopher.")
+        >>> [round(score.share_within(rank), 2) for rank in (10, 100, 1000)]
+        [0.71, 0.93, 1.0]
+        """
+        rank = whole_number("rank", rank, least=1)
+        return float(np.count_nonzero(self.ranks <= rank) / len(self)) if len(self) else math.nan
 
     @cached_property
     def num_bytes(self) -> int:
@@ -289,6 +344,7 @@ def score_texts(
     bos: bool = True,
     eos: bool = False,
     allow_special: bool = False,
+    variances: bool = False,
 ) -> list[Score]:
     """The scores of `texts`, in their order, each after `context`, and that after the token that begins texts.
 
@@ -301,7 +357,8 @@ def score_texts(
     these tokens, else text.
 
     A text beyond the model's context is read in windows, each `stride` tokens further on than the last one (default:
-    half the context), so that every token sees at least the context less `stride` tokens before it.
+    half the context), so that every token sees at least the context less `stride` tokens before it.  With `variances`
+    these are measured at once, else when they are asked for.
 
     Raises InputTypeError for what is no text, and InputError where a text cannot be scored: a lone surrogate, no
     token to begin with, logits that are not finite.
@@ -309,11 +366,29 @@ def score_texts(
     scored = score_sequences(
         model, tokenizer, texts, context=context, stride=stride, bos=bos, eos=eos, allow_special=allow_special
     )
-    for _ in measured(model, shared_vocabulary(model, tokenizer), [[text.sequence for text in scored]]):
+    sequences = [text.sequence for text in scored]
+    reader = VariedModel(model) if variances else model
+    for _ in measured(reader, shared_vocabulary(model, tokenizer), [sequences]):
         pass
     of_text = bos and not len(context)
-    starts = WordStarts(partial(_read_starts, model, tokenizer, [text.sequence for text in scored], of_text=of_text))
-    return [replace(text.score(), _starts=partial(starts.of, i)) for i, text in enumerate(scored)]
+    starts = Later(partial(_read_starts, model, tokenizer, sequences, of_text=of_text))
+    varied = Later(partial(_read_variances, model, tokenizer, sequences))
+    return [
+        replace(
+            text.score(),
+            _starts=starts.of(i),
+            _variances=text.sequence.measures[:, 3] if variances else varied.of(i),
+        )
+        for i, text in enumerate(scored)
+    ]
+
+
+def _read_variances(model: Model, tokenizer: Tokenizer, sequences: List[ScoredSequence]) -> list[Floats]:
+    """The variances of texts that were scored, which are read once more."""
+    reading = [sequence.again(model.config.n_ctx) for sequence in sequences]
+    for _ in measured(VariedModel(model), shared_vocabulary(model, tokenizer), [reading]):
+        pass
+    return [sequence.measures[:, 3] for sequence in reading]
 
 
 def _read_starts(model: Model, tokenizer: Tokenizer, sequences: List[ScoredSequence], *, of_text: bool) -> list[Starts]:
@@ -413,6 +488,10 @@ class ScoredSequence(Sequence):
         self._parts: list[Floats] = []
         self.dropped = self._window(n_ctx)
 
+    def again(self, n_ctx: int) -> ScoredSequence:
+        """The same text, not yet read."""
+        return ScoredSequence(self.ids[: self.first] + self.targets, self.first, n_ctx=n_ctx, stride=self.stride)
+
     @property
     def next_output(self) -> int:
         """The place of the last id before the next one to be measured."""
@@ -435,8 +514,9 @@ class ScoredSequence(Sequence):
 
     @property
     def measures(self) -> Floats:
-        """The measures of the ids so far: float64 (n, 3), as `gpt2fast.outputs.measures` says."""
-        return np.concatenate([np.empty((0, 3)), *self._parts])
+        """The measures of the ids so far: float64 (n, 3), as `gpt2fast.model.outputs.measures` says, and the columns
+        that a model adds."""
+        return np.concatenate(self._parts) if self._parts else np.empty((0, 4))
 
     def need(self, start: int, stop: int) -> Need:
         return Measures(self.targets[start - self.first + 1 : stop - self.first + 1])
