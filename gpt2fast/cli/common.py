@@ -115,6 +115,16 @@ def add_documents(parser: Any) -> None:
     )
 
 
+def add_engine(parser: Any) -> None:
+    """--engine and --address, of a command whose work a Ray cluster may do."""
+    parser.add_argument(
+        "--engine", choices=["local", "ray"], help="where to do it: here (default), or on a Ray cluster"
+    )
+    parser.add_argument(
+        "--address", metavar="ADDRESS", help="the Ray cluster's address (default: RAY_ADDRESS, else a local one)"
+    )
+
+
 def add_kept(parser: Any) -> None:
     """--overwrite and --restart, of a command whose work goes on where it was stopped."""
     parser.add_argument("--overwrite", action="store_true", help="replace outputs that are there")

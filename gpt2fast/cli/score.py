@@ -19,6 +19,7 @@ _OF_ITEMS = ("regions", "frequencies")
 _OF_DOCUMENTS = (
     *("field", "separator", "input_format", "on_error", "tokens", "with_text"),
     *("detect", "observer", "keep", "progress", "overwrite", "restart"),
+    *("engine", "address"),
 )
 
 
@@ -108,6 +109,7 @@ def add_to(commands: Any) -> None:
         "/ bytes > 0.5'",
     )
     common.add_kept(documents)
+    common.add_engine(documents)
     common.add_progress(score)
 
 
@@ -245,6 +247,8 @@ def _score_files(options: argparse.Namespace) -> ScoreSummary:
         progress=False if options.quiet else options.progress,
         overwrite=options.overwrite,
         restart=options.restart,
+        engine=options.engine or "local",
+        address=options.address,
     )
 
 

@@ -61,6 +61,9 @@ class Condition:
         """Whether a document with these numbers meets it."""
         return bool(self._test(numbers))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Condition, (self._text, self._known)
+
     def __repr__(self) -> str:
         return f"Condition({self._text!r})"
 

@@ -67,7 +67,8 @@ class ScoreJob:
         self.counts = ScoreCounts()
         self.place = Place()
         self.finished = False
-        self._work = work
+        #: Where what is done so far is kept.
+        self.work = work
         self._columns = columns
         self._resumable = resumable
         self._on_error = on_error
@@ -115,7 +116,7 @@ class ScoreJob:
         if self._file is None or not (self._resumable or finished):
             return
         os.fsync(self._file.fileno())
-        self._work.save(
+        self.work.save(
             {
                 "place": asdict(self.place),
                 "bytes": self._file.tell(),
@@ -139,7 +140,7 @@ class ScoreJob:
         for going on.  Without `make` the file of the rows is the output."""
         made = self._rows
         if os.path.exists(self._rows) and make is not None:
-            made = self._work.file("made")
+            made = self.work.file("made")
             with open(made, "wb") as file:
                 make(file, self._read())
                 file.flush()
@@ -149,7 +150,7 @@ class ScoreJob:
             sync_directory(os.path.dirname(out) or ".")
         elif not os.path.exists(out):
             raise MissingFileError(f"{out}: was finished, and is gone; start anew with --restart")
-        self._work.clear(done=True)
+        self.work.clear(done=True)
 
     def _read(self) -> Iterator[list[list[Any]]]:
         rows = []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpt2fast._internal.numerics import numerics_version
+from gpt2fast.corpus.batches import DocumentBatch
 from gpt2fast.corpus.condition import Condition
-from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.score_job import Place, ScoreCounts
 from gpt2fast.corpus.tables import VERSION, Column
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
     from gpt2fast.scoring.score import Score
 
-__all__ = ["KEPT_COLUMNS", "Group", "Scoring", "columns_of", "condition_of", "groups"]
+__all__ = ["KEPT_COLUMNS", "Group", "Scoring", "columns_of", "condition_of", "groups", "shown"]
 
 #: Documents that are scored together: as many as these bytes of text have, at least one.  Enough to fill many passes of
 #: the network, little enough for a bar that moves.
@@ -97,6 +97,11 @@ class Scoring:
     options: dict[str, Any]
 
     @property
+    def columns(self) -> Sequence[Column]:
+        """The columns of the rows."""
+        return KEPT_COLUMNS if isinstance(self.wanted, Condition) else self.wanted
+
+    @property
     def keeps(self) -> bool:
         """Whether rows are those of documents that are kept."""
         return isinstance(self.wanted, Condition)
@@ -143,22 +148,26 @@ class Scoring:
 _VALUES: dict[str, tuple[type, Callable[[Score], Any]]] = {**_NUMBERS, **_DETECTION, **_TOKENS}
 
 
+def shown(source: Input) -> str:
+    """The name of a file in a table.  One that is no UTF-8 would make a table that is none, either."""
+    return source.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def _of_place(source: Input, number: int) -> dict[str, Callable[[], Any]]:
     return {
-        # A name that is no UTF-8 would make a file that is none, either.
-        "file": lambda: source.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
+        "file": lambda: shown(source),
         "document": lambda: number,
         VERSION: lambda: numerics_version,
     }
 
 
-def groups(source: Input, start: Place, how: Reading, end: int | None = None) -> Iterator[Group]:
-    """The documents of a file from a place on, those before the position `end` where it is given, some at a time."""
+def groups(batches: Iterable[DocumentBatch], start: Place) -> Iterator[Group]:
+    """The documents of a file, of which the batches are those from the cursor of a place on, some at a time."""
     open_parts: list[bytes] = []
     place, skipped = replace(start, behind=0), start.skipped
     known = start.behind  # documents behind the cursor that need not be scored
     before = 0
-    for batch in read_batches(source, start.cursor, how, end):
+    for batch in batches:
         skipped += batch.skipped
         texts: list[str] = []
         records: list[int] = []

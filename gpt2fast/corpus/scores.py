@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from gpt2fast._internal.arguments import flag, real_number, whole_number
+from gpt2fast._internal.arguments import flag, one_of, real_number, whole_number
 from gpt2fast._internal.numerics import numerics_version
+from gpt2fast.corpus import score_cluster
 from gpt2fast.corpus.batches import Cursor
-from gpt2fast.corpus.documents import Reading
+from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.keep import Picks, check_keeping, write_kept
 from gpt2fast.corpus.options import CorpusOptions
@@ -95,6 +96,8 @@ def score_files(
     overwrite: bool = False,
     restart: bool = False,
     checkpoint_seconds: float = 10.0,
+    engine: str = "local",
+    address: str | None = None,
 ) -> ScoreSummary:
     """Score every document of files, write a table with a row for each, and return what they amount to.
 
@@ -142,6 +145,10 @@ def score_files(
         Replace a table that is there.  Forget what an interrupted job has done.
     checkpoint_seconds
         How often progress is saved.
+    engine, address
+        "ray" does the job on a Ray cluster, with the same rows at the end: the one at `address`, else the one that
+        `RAY_ADDRESS` names, else one started on this machine.  Its workers load the model from where it was loaded
+        here, and each uses one thread.  Models, inputs and output must be on storage that all machines share.
 
     Raises MissingFileError, InputError (bad arguments, bad lines, damaged or changed inputs, logits that are not
     finite, a table that is there, another process at work on it), MissingDependencyError for formats whose library is
@@ -161,6 +168,9 @@ def score_files(
     >>> directory.cleanup()
     """
     start = time.perf_counter()
+    one_of("engine", engine, ("local", "ray"))
+    if address is not None and engine != "ray":
+        raise InputError(f"address is {address!r}, but the engine is {engine!r}; say engine='ray'")
     on_note = on_note or warn
     restart, overwrite = flag("restart", restart), flag("overwrite", overwrite)
     tokens, text = flag("tokens", tokens), flag("text", text)
@@ -177,6 +187,8 @@ def score_files(
     how = Reading(
         options, lm.model.num_threads, on_skip or (lambda message: None), lm.tokenizer, on_note, condition is not None
     )
+    if engine == "ray" and not all(source.is_file for source in sources):
+        raise InputError("standard input and pipes are not there on the machines of a cluster; use engine='local'")
     if not isinstance(context, (str, bytes)):
         raise InputTypeError(f"context is of type {type(context).__name__}; expected str or bytes")
     if stride is not None and whole_number("stride", stride, least=1) > lm.model.config.n_ctx:
@@ -207,6 +219,7 @@ def score_files(
         "allow_special": allow_special,
         **({} if keep is None else {"keep": keep}),
         **({} if observer is None else {"observer": _identity(observer)}),
+        **({} if engine == "local" else {"engine": engine, "unit_bytes": score_cluster.UNIT_BYTES}),
         "model": _identity(lm),
         "inputs": [[source.path, source.size, source.mtime_ns] for source in sources],
     }
@@ -220,7 +233,9 @@ def score_files(
         with opened_scores(
             path, sources, columns, identity, on_error=on_error, overwrite=overwrite, restart=restart
         ) as job:
-            if not job.finished:
+            if not job.finished and engine == "ray":
+                score_cluster.run(job, sources, how, scoring, address=address, progress=progress)
+            elif not job.finished:
                 _run(job, sources, how, scoring, progress, checkpoint_seconds)
             job.publish(path, make=make, overwrite=overwrite)
     except OSError as error:
@@ -261,7 +276,7 @@ def _run(
             for number in range(first, len(sources)):
                 if number > first:
                     job.place = Place(Cursor(number), skipped=job.counts.skipped)
-                for group in groups(sources[number], job.place, how):
+                for group in groups(read_batches(sources[number], job.place.cursor, how), job.place):
                     counts = replace(job.counts, skipped=group.skipped)
                     rows = scoring.rows(sources[number], number, group, counts)
                     whole = False
