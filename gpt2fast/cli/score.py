@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpt2fast.corpus import ScoreSummary
 
 #: Options that have a use with --text-column only.
-_OF_ITEMS = ("regions", "frequencies")
+_OF_ITEMS = ("regions", "frequencies", "layers")
 #: Options that have a use with -o only.
 _OF_DOCUMENTS = (
     *("field", "separator", "input_format", "on_error", "tokens", "with_text"),
@@ -70,6 +70,12 @@ def add_to(commands: Any) -> None:
     )
     items.add_argument(
         "--frequencies", metavar="FILE", help="add log_frequency: a table of words and how often each occurs"
+    )
+    items.add_argument(
+        "--layers",
+        action="store_true",
+        default=None,
+        help="a row for each layer, too: what the model would say after it, by the logit lens",
     )
     score.add_argument("--context", default="", metavar="TEXT", help="a text that is read before, and not scored")
     score.add_argument(
@@ -188,6 +194,7 @@ def _score_items(options: argparse.Namespace) -> None:
         separator=options.regions,
         frequencies=options.frequencies,
         bow_correction=options.bow_correction,
+        layers=bool(options.layers),
         out_format="jsonl" if options.json else "csv" if options.csv else "tsv",
         overwrite=options.overwrite,
         context=os.fsdecode(options.context),
