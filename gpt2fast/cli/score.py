@@ -101,8 +101,8 @@ def add_to(commands: Any) -> None:
     documents.add_argument(
         "--detect",
         action="store_true",
-        help="what tells of a text's author, as far as that can be told: curvature (Fast-DetectGPT), and the shares of "
-        "tokens among the 10, 100 and 1000 likeliest (GLTR)",
+        help="what tells of a text's author, as far as that can be told: the variance of log-probabilities and the "
+        "curvature (Fast-DetectGPT), and the shares of tokens among the 10, 100 and 1000 likeliest (GLTR)",
     )
     documents.add_argument(
         "--observer", metavar="MODEL", help="a second model of the same vocabulary: add the Binoculars score"

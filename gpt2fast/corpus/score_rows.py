@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,11 +36,14 @@ _NUMBERS: dict[str, tuple[type, Callable[[Score], float]]] = {
 }
 #: Those that are about who wrote it: Fast-DetectGPT's statistic, and GLTR's shares of likely tokens.
 _DETECTION: dict[str, tuple[type, Callable[[Score], float]]] = {
+    "variance": (float, lambda score: math.fsum(score.variances) / len(score) if len(score) else math.nan),
     "curvature": (float, lambda score: score.curvature),
     "top_10": (float, lambda score: score.share_within(10)),
     "top_100": (float, lambda score: score.share_within(100)),
     "top_1000": (float, lambda score: score.share_within(1000)),
 }
+#: What needs the variances of tokens, which are then measured while texts are scored.
+_VARIED = {"variance", "curvature", "variances"}
 #: The Binoculars score, for which there is a second model.
 _BINOCULARS = "binoculars"
 _TOKENS: dict[str, tuple[type, Callable[[Score], Any]]] = {
@@ -48,6 +52,9 @@ _TOKENS: dict[str, tuple[type, Callable[[Score], Any]]] = {
     "ranks": (int, lambda score: score.ranks.tolist()),
     "entropies": (float, lambda score: score.entropies.tolist()),
 }
+_DETECTION_TOKENS: dict[str, tuple[type, Callable[[Score], Any]]] = {
+    "variances": (float, lambda score: score.variances.tolist()),
+}
 #: What is noted of a document that is kept: the number of its file, and that of its record in the file.
 KEPT_COLUMNS = [Column("input", int), Column("record", int)]
 
@@ -55,13 +62,14 @@ KEPT_COLUMNS = [Column("input", int), Column("record", int)]
 def columns_of(*, detect: bool, observed: bool, text: bool, tokens: bool) -> list[Column]:
     """The columns of a table, but for that of `numerics_version`."""
     numbers = {**_NUMBERS, **(_DETECTION if detect else {})}
+    lists = {**_TOKENS, **(_DETECTION_TOKENS if detect else {})}
     return [
         Column("file", str),
         Column("document", int),
         *(Column(name, type) for name, (type, _) in numbers.items()),
         *[Column(_BINOCULARS, float)] * observed,
         *[Column("text", str)] * text,
-        *(Column(name, type, is_list=True) for name, (type, _) in _TOKENS.items() if tokens),
+        *(Column(name, type, is_list=True) for name, (type, _) in lists.items() if tokens),
     ]
 
 
@@ -111,7 +119,7 @@ class Scoring:
         if not group.texts:
             return []
         names = self.wanted.names if isinstance(self.wanted, Condition) else [column.name for column in self.wanted]
-        if "curvature" in names:
+        if _VARIED.intersection(names):
             from gpt2fast.scoring.score import score_texts  # where corpora are tokenized, no engine is loaded
 
             scores = score_texts(self.lm.model, self.lm.tokenizer, group.texts, variances=True, **self.options)
@@ -145,7 +153,7 @@ class Scoring:
         return rows
 
 
-_VALUES: dict[str, tuple[type, Callable[[Score], Any]]] = {**_NUMBERS, **_DETECTION, **_TOKENS}
+_VALUES: dict[str, tuple[type, Callable[[Score], Any]]] = {**_NUMBERS, **_DETECTION, **_TOKENS, **_DETECTION_TOKENS}
 
 
 def shown(source: Input) -> str:

@@ -120,9 +120,10 @@ def score_files(
     context, stride, bos, allow_special
         As in `LanguageModel.score`.
     detect
-        Add what tells of a text's author, as far as that can be told: `curvature`, Fast-DetectGPT's statistic (see
-        `Score.curvature`), and `top_10`, `top_100` and `top_1000`, GLTR's shares of tokens that were among so many
-        likeliest (see `Score.share_within`).
+        Add what tells of a text's author, as far as that can be told: `variance`, the mean of `Score.variances`;
+        `curvature`, Fast-DetectGPT's statistic (see `Score.curvature`); `top_10`, `top_100` and `top_1000`, GLTR's
+        shares of tokens that were among so many likeliest (see `Score.share_within`).  With `tokens` also the list
+        `variances`.
     observer
         A second model of the same vocabulary: add `binoculars`, the ratio that `gpt2fast.scoring.binoculars` explains;
         `lm` is the performer.

@@ -123,9 +123,17 @@ def test_what_tells_of_an_author(lm: gpt2fast.LanguageModel, tmp_path: Path, out
     for row, text, pair in zip(rows(tmp_path / out), TEXTS, seen, strict=True):
         score = lm.score(text, stride=64)
         expected = {f"top_{rank}": score.share_within(rank) for rank in (10, 100, 1000)}
+        expected["variance"] = float(score.variances.mean()) if len(score) else math.nan
         expected |= {"curvature": score.curvature, "binoculars": pair.ratio, "perplexity": score.perplexity}
         for name, value in expected.items():
             assert row[name] == (None if math.isnan(value) else pytest.approx(value, rel=1e-8)), name
+
+
+def test_variances_of_tokens(lm: gpt2fast.LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl(TEXTS))
+    score_files(tmp_path / "a.jsonl", tmp_path / "b.parquet", lm, tokens=True, detect=True)
+    for row, text in zip(rows(tmp_path / "b.parquet"), TEXTS, strict=True):
+        assert row["variances"] == lm.score(text).variances.tolist()
 
 
 def test_documents_are_kept_by_what_tells_of_an_author(lm: gpt2fast.LanguageModel, tmp_path: Path) -> None:
@@ -270,7 +278,8 @@ def test_the_command_with_an_observer(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("a.jsonl").write_bytes(jsonl(TEXTS[:1]))
     assert main(["score", "a.jsonl", "-o", "b.jsonl", "--quiet", "--detect", "--observer", "demo"]) == 0
     (row,) = rows(Path("b.jsonl"))
-    assert list(row)[7:] == ["curvature", "top_10", "top_100", "top_1000", "binoculars", "numerics_version"]
+    assert list(row)[7:-2] == ["variance", "curvature", "top_10", "top_100", "top_1000"]
+    assert list(row)[-2:] == ["binoculars", "numerics_version"]
     assert main(["score", "--text", "a", "--detect"]) == 2
 
 
