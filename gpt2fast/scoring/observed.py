@@ -2,6 +2,9 @@
 
 Each is a model as a scheduler knows it, so batches, windows and shared beginnings are those of scoring, and no more
 than a few rows of logits exist at a time.
+
+Performance notes (1 December 2026, two cores of an Intel Xeon, demo model, 24 texts of 60 tokens, medians of 7):
+- scores alone 10,400 tokens/s; with variances 7,200; binoculars, an int8 observer beside it, 4,900.
 """
 
 from __future__ import annotations

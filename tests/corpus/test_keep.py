@@ -84,8 +84,10 @@ def comma_separated(numbers: list[int]) -> bytes:
 
 
 def table(numbers: list[int]) -> pa.Table:
-    columns = {"id": numbers, "text": [TEXTS[i] for i in numbers], "more": [{"a": [i, None]} for i in numbers]}
-    return pa.table(columns).replace_schema_metadata({"who": "me"})
+    rows = [{"id": i, "text": TEXTS[i], "more": {"a": [i, None]}} for i in numbers]
+    more = pa.struct([("a", pa.list_(pa.int64()))])
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("more", more)], {"who": "me"})
+    return pa.Table.from_pylist(rows, schema)
 
 
 def parquet(numbers: list[int]) -> bytes:
@@ -146,6 +148,22 @@ def test_tables_keep_all_columns(lm: gpt2fast.LanguageModel, tmp_path: Path, kep
     found = pa.parquet.read_table(out) if out.suffix == ".parquet" else pyarrow.ipc.open_file(out).read_all()
     assert found.equals(table(kept))
     assert found.schema.metadata[b"who"] == b"me"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "arrow", "txt"])
+@pytest.mark.parametrize("numbers", [ALL, []])
+def test_nothing_is_kept_or_there(lm: gpt2fast.LanguageModel, tmp_path: Path, kind: str, numbers: list[int]) -> None:
+    made = {"jsonl": lines, "csv": comma_separated, "parquet": parquet, "arrow": arrow, "txt": lines}[kind]
+    (tmp_path / f"a.{kind}").write_bytes(made(numbers))
+    summary = score_files(tmp_path / f"a.{kind}", tmp_path / f"b.{kind}", lm, keep="bytes > 1e9")
+    assert summary.kept == 0
+    found = (tmp_path / f"b.{kind}").read_bytes()
+    if kind == "parquet":
+        assert pa.parquet.read_table(tmp_path / "b.parquet").equals(table(ALL)[:0])
+    elif kind == "arrow":
+        assert pyarrow.ipc.open_file(found).read_all().equals(table(ALL)[:0])
+    else:
+        assert found == (comma_separated([]) if kind == "csv" else b"")
 
 
 @pytest.mark.parametrize("separator", ["---", "<|endoftext|>"])
