@@ -479,9 +479,10 @@ class LanguageModel:
     def save_pretrained(
         self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False
     ) -> None:
-        """Write the model and its tokenizer into `directory`, which `load` then takes; see `GPT2.save_pretrained`."""
+        """Write the model, a classifier's with its head, and the tokenizer into `directory`, for `load` to take; see
+        `GPT2.save_pretrained`."""
         self.tokenizer.check_saving(directory)  # before anything is written
-        self.model.save_pretrained(directory, max_shard_size=max_shard_size, packed=packed)
+        self.model.save_pretrained(directory, max_shard_size=max_shard_size, packed=packed, head=self.head)
         self.tokenizer.save_pretrained(directory)
 
     def score_choices(

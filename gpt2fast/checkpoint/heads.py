@@ -38,6 +38,26 @@ class LabelHead:
     problem_type: str
     pad_token_id: int | None
 
+    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The head's tensors by their published names; a bias of zeros only where the architecture has one."""
+        name = _HEADS[self._architecture][1]
+        has_bias = self.of == "token" or self.bias.any()
+        return {f"{name}.weight": self.weight, **({f"{name}.bias": self.bias} if has_bias else {})}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What config.json says of it."""
+        return {
+            "architectures": [self._architecture],
+            "id2label": {str(i): label for i, label in enumerate(self.labels)},
+            "label2id": {label: i for i, label in enumerate(self.labels)},
+            "problem_type": self.problem_type,
+            "pad_token_id": self.pad_token_id,
+        }
+
+    @property
+    def _architecture(self) -> str:
+        return next(name for name, (of, _) in _HEADS.items() if of == self.of)
+
 
 def head_tensors(values: dict[str, Any]) -> tuple[str, ...]:
     """The names of the head's tensors in a checkpoint whose config.json holds `values`; none where it has no such head.

@@ -115,6 +115,16 @@ def add_documents(parser: Any) -> None:
     )
 
 
+def add_engine(parser: Any) -> None:
+    """--engine and --address, of a command whose work a Ray cluster may do."""
+    parser.add_argument(
+        "--engine", choices=["local", "ray"], help="where to do it: here (default), or on a Ray cluster"
+    )
+    parser.add_argument(
+        "--address", metavar="ADDRESS", help="the Ray cluster's address (default: RAY_ADDRESS, else a local one)"
+    )
+
+
 def add_kept(parser: Any) -> None:
     """--overwrite and --restart, of a command whose work goes on where it was stopped."""
     parser.add_argument("--overwrite", action="store_true", help="replace outputs that are there")
@@ -174,13 +184,13 @@ def add_text(parser: argparse.ArgumentParser) -> Any:
     return group
 
 
-def load(options: argparse.Namespace) -> LanguageModel:
-    """The model that the options name."""
+def load(options: argparse.Namespace, other: str | None = None) -> LanguageModel:
+    """The model that the options name; or another one, by name, computed in the same way."""
     from gpt2fast.language_model import load
 
     return load(
-        options.model,
-        adapter=options.adapter,
+        options.model if other is None else other,
+        adapter=options.adapter if other is None else None,
         dtype=options.dtype,
         device=options.device,
         num_threads=options.threads,

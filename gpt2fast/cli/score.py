@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from gpt2fast.corpus import ScoreSummary
 
 #: Options that have a use with --text-column only.
-_OF_ITEMS = ("regions", "frequencies")
+_OF_ITEMS = ("regions", "frequencies", "layers")
 #: Options that have a use with -o only.
 _OF_DOCUMENTS = (
     *("field", "separator", "input_format", "on_error", "tokens", "with_text"),
-    *("progress", "overwrite", "restart"),
+    *("detect", "observer", "keep", "progress", "overwrite", "restart"),
+    *("engine", "address"),
 )
 
 
@@ -38,7 +39,8 @@ def add_to(commands: Any) -> None:
         "  gpt2fast score --html story.txt > story.html\n"
         "  gpt2fast score --by-word --text 'The horse raced past the barn fell.'\n"
         "  gpt2fast score --by-word items.csv --text-column sentence --csv\n"
-        "  gpt2fast score corpus.jsonl.gz -o scores.parquet --model gpt2 --on-error skip",
+        "  gpt2fast score corpus.jsonl.gz -o scores.parquet --model gpt2 --on-error skip\n"
+        "  gpt2fast score corpus.jsonl.gz -o kept.jsonl.gz --keep 'perplexity < 200 and bits_per_byte < 1.2'",
     )
     form = score.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a JSON object a line instead of a table")
@@ -69,6 +71,12 @@ def add_to(commands: Any) -> None:
     items.add_argument(
         "--frequencies", metavar="FILE", help="add log_frequency: a table of words and how often each occurs"
     )
+    items.add_argument(
+        "--layers",
+        action="store_true",
+        default=None,
+        help="a row for each layer, too: what the model would say after it, by the logit lens",
+    )
     score.add_argument("--context", default="", metavar="TEXT", help="a text that is read before, and not scored")
     score.add_argument(
         "--stride",
@@ -90,7 +98,24 @@ def add_to(commands: Any) -> None:
         "--tokens", action="store_true", help="lists of ids, log-probabilities, ranks, entropies, too"
     )
     documents.add_argument("--with-text", action="store_true", help="the text, too")
+    documents.add_argument(
+        "--detect",
+        action="store_true",
+        help="what tells of a text's author, as far as that can be told: the variance of log-probabilities and the "
+        "curvature (Fast-DetectGPT), and the shares of tokens among the 10, 100 and 1000 likeliest (GLTR)",
+    )
+    documents.add_argument(
+        "--observer", metavar="MODEL", help="a second model of the same vocabulary: add the Binoculars score"
+    )
+    documents.add_argument(
+        "--keep",
+        metavar="CONDITION",
+        help="OUT is no table, but holds the documents that meet this, in their files' format: a condition on bytes, "
+        "tokens, log_likelihood, perplexity, bits_per_byte and what --detect adds, as 'perplexity < 200 and not tokens "
+        "/ bytes > 0.5'",
+    )
     common.add_kept(documents)
+    common.add_engine(documents)
     common.add_progress(score)
 
 
@@ -169,6 +194,7 @@ def _score_items(options: argparse.Namespace) -> None:
         separator=options.regions,
         frequencies=options.frequencies,
         bow_correction=options.bow_correction,
+        layers=bool(options.layers),
         out_format="jsonl" if options.json else "csv" if options.csv else "tsv",
         overwrite=options.overwrite,
         context=os.fsdecode(options.context),
@@ -186,14 +212,17 @@ def _score_documents(options: argparse.Namespace) -> None:
         raise UsageError("--by-word is for one text; -o OUT writes a row for each document")
     if options.text is not None:
         raise UsageError("--text is one text; -o OUT scores the documents of files")
+    if options.keep is not None and (options.tokens or options.with_text):
+        raise UsageError("--tokens and --with-text are columns of a table; with --keep, OUT holds documents, and none")
     with common.resumable(options):
         summary = _score_files(options)
     if not options.quiet:
         rate = summary.tokens / max(summary.seconds, 1e-9)
         skipped = f", {summary.skipped:,} bad lines or documents skipped" if summary.skipped else ""
         resumed = ", after what earlier runs had done" if summary.resumed else ""
+        kept = "" if options.keep is None else f", {summary.kept:,} kept"
         print(
-            f"[{summary.documents:,} documents, {summary.tokens:,} tokens in {summary.seconds:.1f} s, "
+            f"[{summary.documents:,} documents{kept}, {summary.tokens:,} tokens in {summary.seconds:.1f} s, "
             f"{rate:,.0f} tokens/s{skipped}{resumed}]\n"
             f"[perplexity {summary.perplexity:.2f}, {summary.bits_per_byte:.3f} bits per byte over all]",
             file=sys.stderr,
@@ -216,12 +245,17 @@ def _score_files(options: argparse.Namespace) -> ScoreSummary:
         allow_special=options.allow_special,
         tokens=options.tokens,
         text=options.with_text,
+        detect=options.detect,
+        observer=None if options.observer is None else common.load(options, options.observer),
+        keep=options.keep,
         on_error=options.on_error or "error",
         on_skip=None if options.quiet else common.tell_skipped(),
         on_note=common.tell_note,
         progress=False if options.quiet else options.progress,
         overwrite=options.overwrite,
         restart=options.restart,
+        engine=options.engine or "local",
+        address=options.address,
     )
 
 

@@ -74,12 +74,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--threads", type=common.positive, metavar="N", help="threads (default: the processors there are)"
     )
-    parser.add_argument(
-        "--engine", choices=["local", "ray"], default="local", help="where to do it: here, or on a Ray cluster"
-    )
-    parser.add_argument(
-        "--address", metavar="ADDRESS", help="the Ray cluster's address (default: RAY_ADDRESS, else a local one)"
-    )
+    common.add_engine(parser)
     common.add_kept(parser)
     common.add_progress(parser)
 
@@ -123,7 +118,7 @@ def _run(options: argparse.Namespace) -> Summary:
         progress=False if options.quiet else options.progress,
         overwrite=options.overwrite,
         restart=options.restart,
-        engine=options.engine,
+        engine=options.engine or "local",
         address=options.address,
     )
 

@@ -60,6 +60,9 @@ class DocumentBatch:
     mended: int = 0
     #: Whether a job can go on from the cursor: not where a long text is passed on in parts.
     is_place: bool = True
+    #: The number in the file of each document's record, from 0: a line, an element of an array or a row.  None of text
+    #: files, which have no records, and where the reader was not asked for it.
+    records: npt.NDArray[np.int64] | None = None
 
     @property
     def text_bytes(self) -> int:

@@ -16,27 +16,30 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gpt2fast._internal.atomic import atomic_write
-from gpt2fast.corpus.batches import Cursor, merge_small
+from gpt2fast.corpus.batches import Cursor, DocumentBatch, merge_small
 from gpt2fast.corpus.dependencies import missing, pyarrow_parquet
-from gpt2fast.corpus.documents import Reading, begins_array, read_batches
+from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.encoding import Encoder
 from gpt2fast.corpus.formats import PART, PART_OF_ROWS, mapped
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.job import Counts, Job
+from gpt2fast.corpus.lines import begins_array
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.series import Series
 from gpt2fast.errors import Error, InputError
 
-__all__ = ["UNIT_BYTES", "Unit", "plan_units", "run"]
+__all__ = ["UNIT_BYTES", "Unit", "UnitTask", "absolute", "in_order", "on_cluster", "pass_on", "plan_units"]
+__all__ += ["read_unit", "remove_part", "remove_parts", "run"]
 
 #: Bytes of a file that make a task of their own, where it can be cut.
 UNIT_BYTES = 1 << 26
@@ -62,22 +65,25 @@ class Unit:
         return self.source.size - self.start if self.end is None else self.end - self.start
 
 
-def plan_units(inputs: Sequence[Input], separator: str | None) -> Iterator[Unit]:
-    """The units of the inputs, in order.
+def plan_units(inputs: Sequence[Input], separator: str | None, unit_bytes: int | None = None) -> Iterator[Unit]:
+    """The units of the inputs, in order, of about `unit_bytes` or UNIT_BYTES.
 
     JSON lines are cut at lines, Parquet at row groups, text at separators; where there are none a text file is one
     document, and what is compressed can be read from its beginning only.
     """
+    size = UNIT_BYTES if unit_bytes is None else unit_bytes
     for source in inputs:
         borders: list[int] = []
-        if not source.compression and source.size > UNIT_BYTES:
+        if not source.compression and source.size > size:
             if source.kind == "parquet":
-                borders = list(_row_groups(source))
+                borders = list(_row_groups(source, size))
             elif source.kind == "jsonl" and not _is_array(source):
-                borders = list(_after(source, re.compile(rb"\n"), 1))
+                borders = list(_after(source, re.compile(rb"\n"), 1, size))
             elif source.kind == "txt" and separator is not None:
                 line = separator.encode()
-                borders = list(_after(source, re.compile(rb"(?<=\n)" + re.escape(line) + rb"\r?\n"), len(line) + 3))
+                borders = list(
+                    _after(source, re.compile(rb"(?<=\n)" + re.escape(line) + rb"\r?\n"), len(line) + 3, size)
+                )
         for start, end in zip([0, *borders], [*borders, None], strict=True):
             yield Unit(source, start, end)
 
@@ -87,10 +93,10 @@ def _is_array(source: Input) -> bool:
         return begins_array(file.read(1 << 12))
 
 
-def _after(source: Input, border: re.Pattern[bytes], most: int) -> Iterator[int]:
-    """The ends of the first matches after each UNIT_BYTES of the file; a match looks at `most` bytes at most."""
+def _after(source: Input, border: re.Pattern[bytes], most: int, size: int) -> Iterator[int]:
+    """The ends of the first matches after each `size` bytes of the file; a match looks at `most` bytes at most."""
     with open(source.path, "rb") as file:
-        at = UNIT_BYTES
+        at = size
         while at < source.size:
             file.seek(max(at - most, 0))
             held = b""
@@ -105,11 +111,11 @@ def _after(source: Input, border: re.Pattern[bytes], most: int) -> Iterator[int]
                 return
             if at < source.size:
                 yield at
-            at += UNIT_BYTES
+            at += size
 
 
-def _row_groups(source: Input) -> Iterator[int]:
-    """The first rows of groups, every UNIT_BYTES or more."""
+def _row_groups(source: Input, size: int) -> Iterator[int]:
+    """The first rows of groups, every `size` bytes or more."""
     _, parquet = pyarrow_parquet("reading .parquet")
     try:
         metadata = parquet.read_metadata(source.path)
@@ -118,7 +124,7 @@ def _row_groups(source: Input) -> Iterator[int]:
     row = held = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        if held >= UNIT_BYTES:
+        if held >= size:
             yield row
             held = 0
         row += group.num_rows
@@ -129,25 +135,19 @@ def _row_groups(source: Input) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What every task has to know."""
+class UnitTask(ABC):
+    """What every task has to know: where parts are put, and how many threads it may use."""
 
     directory: str
-    tokenizer: Any
-    options: CorpusOptions
-    dtype: str
-    by_document: bool
     num_threads: int
 
     def note(self, number: int) -> str:
         """The file that says that the unit of this number is done."""
         return os.path.join(self.directory, f"part-{number:06d}.json")
 
-    def series(self, number: int, attempt: str) -> dict[str, Series]:
-        """The files that an attempt at a unit writes."""
-        prefix = os.path.join(self.directory, f"part-{number:06d}-{attempt}-")
-        format = PART_OF_ROWS if self.by_document else PART
-        return {split: Series(f"{prefix}{split}_", format, np.dtype(self.dtype), None) for split in self.options.splits}
+    def prefix(self, number: int, attempt: str) -> str:
+        """How the names of the files begin that an attempt at a unit writes."""
+        return os.path.join(self.directory, f"part-{number:06d}-{attempt}-")
 
     def run(self, number: int, unit: Unit) -> tuple[str, Any] | None:
         """Do a unit; None, or the error there was: "input" and its message, or "system" and its arguments."""
@@ -164,6 +164,31 @@ class Task:
             return "system", (error.errno, error.strerror or str(error), error.filename)
         return None
 
+    def write_note(self, number: int, content: dict[str, Any], told: list[str], notes: list[str]) -> None:
+        """Say that the unit is done, with what is to be told of it."""
+        with atomic_write(self.note(number)) as file:
+            file.write(json.dumps({**content, "told": told[:_TOLD], "notes": notes}).encode())
+
+    @abstractmethod
+    def _run(self, number: int, unit: Unit) -> None:
+        """Do a unit and write its note."""
+
+
+@dataclass(frozen=True)
+class Task(UnitTask):
+    """Units to tokens."""
+
+    tokenizer: Any
+    options: CorpusOptions
+    dtype: str
+    by_document: bool
+
+    def series(self, number: int, attempt: str) -> dict[str, Series]:
+        """The files that an attempt at a unit writes."""
+        prefix = self.prefix(number, attempt)
+        format = PART_OF_ROWS if self.by_document else PART
+        return {split: Series(f"{prefix}{split}_", format, np.dtype(self.dtype), None) for split in self.options.splits}
+
     def _run(self, number: int, unit: Unit) -> None:
         told: list[str] = []
         notes: list[str] = []
@@ -173,28 +198,21 @@ class Task:
         series = self.series(number, attempt := secrets.token_hex(8))
         counts = Counts()
         try:
-            with closing(encoder.encode_all(merge_small(_read(unit, start, how)), start)) as encoded:
+            with closing(encoder.encode_all(merge_small(read_unit(unit, start, how)), start)) as encoded:
                 for batch in encoded:
                     counts.add(batch)
                     for split, part in batch.parts.items():
                         series[split].append(part.ids, part.lengths, continues=part.continues, is_open=part.is_open)
             for one in series.values():
                 one.finish()
-            note = {
-                "attempt": attempt,
-                "counts": asdict(counts),
-                "told": told[:_TOLD],
-                "notes": notes,
-            }
-            with atomic_write(self.note(number)) as file:
-                file.write(json.dumps(note).encode())
+            self.write_note(number, {"attempt": attempt, "counts": asdict(counts)}, told, notes)
         except BaseException:
             for one in series.values():
                 one.remove()
             raise
 
 
-def _read(unit: Unit, start: Cursor, how: Reading) -> Any:
+def read_unit(unit: Unit, start: Cursor, how: Reading) -> Generator[DocumentBatch, None, None]:
     """The batches of a unit.  Lines are numbered from the file's beginning, read only if there are bad ones."""
     base: int | None = 0 if unit.source.kind == "parquet" or not unit.start else None
 
@@ -236,36 +254,49 @@ def run(job: Job, how: Reading, *, address: str | None, num_threads: int | None,
 
     Errors come through, and leave the job to be gone on with.
     """
-    try:
-        import ray
-    except ImportError:
-        raise missing("the engine ray", "ray", "ray") from None
-    units = [
-        replace(unit, source=_absolute(unit.source)) for unit in plan_units(job.plan.inputs, job.plan.options.separator)
-    ]
+    units = absolute(plan_units(job.plan.inputs, job.plan.options.separator))
     task = Task(
         os.path.abspath(job.work.path),
+        num_threads or 1,
         job.plan.tokenizer,
         job.plan.options,
         job.plan.dtype.str,
         job.plan.target.format.by_document,
-        num_threads or 1,
     )
-    begun = not ray.is_initialized()
-    if begun:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    try:
+    with on_cluster(address) as ray:
         if job.cursor is None:
             job.save({"unit": 0})  # parts that are made from here on are kept, whatever comes
         first = job.cursor["unit"]
-        _remove_parts(task, first)
+        remove_parts(task, first)
         done = sum(unit.size for unit in units[:first])
         with Progress(sum(unit.size for unit in units), done, progress) as bar:
-            for number in _in_order(ray, task, units, first):
+            for number in in_order(ray, task, units, first):
                 before = job.outputs.tokens
                 _append(job, task, number, how)
                 done += units[number].size
                 bar.update(done, job.outputs.tokens - before)
+
+
+def absolute(units: Iterable[Unit]) -> list[Unit]:
+    """The units, by paths that mean the same to every process of a machine."""
+    return [replace(unit, source=unit.source._replace(path=os.path.abspath(unit.source.path))) for unit in units]
+
+
+@contextmanager
+def on_cluster(address: str | None) -> Iterator[Any]:
+    """Ray, connected to the cluster at `address`, or to one that is started here and ends with the block.
+
+    Raises MissingDependencyError where Ray is missing, and Error where the cluster fails within the block.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise missing("the engine ray", "ray", "ray") from None
+    begun = not ray.is_initialized()
+    if begun:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        yield ray
     except ray.exceptions.RayError as error:
         raise Error(f"the Ray cluster failed: {' '.join(str(error).split())[:500]}") from error
     finally:
@@ -273,11 +304,7 @@ def run(job: Job, how: Reading, *, address: str | None, num_threads: int | None,
             ray.shutdown()
 
 
-def _absolute(source: Input) -> Input:
-    return source._replace(path=os.path.abspath(source.path))
-
-
-def _in_order(ray: Any, task: Task, units: Sequence[Unit], first: int) -> Iterator[int]:
+def in_order(ray: Any, task: UnitTask, units: Sequence[Unit], first: int) -> Iterator[int]:
     """The numbers of the units, each when it is done; a few more than there are processors are under way."""
     remote = ray.remote(num_cpus=task.num_threads, max_retries=_RETRIES)(_run_task)
     shared = ray.put(task)
@@ -302,7 +329,7 @@ def _in_order(ray: Any, task: Task, units: Sequence[Unit], first: int) -> Iterat
                 ray.cancel(reference, force=True)
 
 
-def _run_task(task: Task, number: int, unit: Unit) -> tuple[str, Any] | None:
+def _run_task(task: UnitTask, number: int, unit: Unit) -> tuple[str, Any] | None:
     return task.run(number, unit)
 
 
@@ -326,15 +353,20 @@ def _append(job: Job, task: Task, number: int, how: Reading) -> None:
         for start in range(0, len(tokens), _BLOCK):
             output.append(tokens[start : start + _BLOCK], lengths[:0])
     job.counts.add(Counts(**note["counts"]))
+    pass_on(note, how)
+    job.save({"unit": number + 1})
+    remove_part(task, number)
+
+
+def pass_on(note: dict[str, Any], how: Reading) -> None:
+    """Tell what is to be told of a unit, by its note."""
     for message in note["told"]:
         how.on_skip(message)
     for message in note.get("notes", []):  # parts that an older version made have none
         how.on_note(message)
-    job.save({"unit": number + 1})
-    _remove_part(task, number)
 
 
-def _remove_part(task: Task, number: int) -> None:
+def remove_part(task: UnitTask, number: int) -> None:
     """The note first: without it the rest is nothing."""
     with suppress(FileNotFoundError):
         os.unlink(task.note(number))
@@ -343,9 +375,9 @@ def _remove_part(task: Task, number: int) -> None:
             os.unlink(path)
 
 
-def _remove_parts(task: Task, before: int) -> None:
+def remove_parts(task: UnitTask, before: int) -> None:
     """Parts that were appended, where the process was killed before they were removed."""
     for path in glob.glob(os.path.join(glob.escape(task.directory), "part-*")):
         number = int(os.path.basename(path)[5:].split("-")[0].split(".")[0])
         if number < before:
-            _remove_part(task, number)
+            remove_part(task, number)

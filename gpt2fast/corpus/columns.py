@@ -15,7 +15,7 @@ from gpt2fast.corpus.streams import ByteStream
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.tokenizer.arrow import plain_strings, texts_of
 
-__all__ = ["MOST_BYTES_OF_A_FIELD", "read_arrow", "read_csv", "read_parquet"]
+__all__ = ["MOST_BYTES_OF_A_FIELD", "read_arrow", "read_csv", "read_csv_lines", "read_parquet", "read_rows"]
 
 #: A field of CSV that is longer is an error: a quotation mark that is never closed would take the rest of the file.
 MOST_BYTES_OF_A_FIELD = 1 << 26
@@ -35,49 +35,81 @@ def read_parquet(source: Input, field: str, first: int, end: int | None, batch_b
         with _named(source, "Parquet", pa):
             reader = stack.enter_context(parquet.ParquetFile(file))
             path = _path(source, reader.schema_arrow, field, pa)
-            start = 0  # of the group
-            for number in range(reader.metadata.num_row_groups):
-                group = reader.metadata.row_group(number)
-                if start + group.num_rows > first and (end is None or start < end):
-                    row = start
-                    for record in reader.iter_batches(
-                        batch_size=_rows_of(group.total_byte_size, group.num_rows, batch_bytes),
-                        row_groups=[number],
-                        columns=[field],
-                        use_threads=False,
-                    ):
-                        column = _at(record, path)[max(first - row, 0) :]
-                        row += len(record)
-                        raw = source.size * row // reader.metadata.num_rows
-                        for part in _parts(column, field, batch_bytes):
-                            yield part, raw
-                start += group.num_rows
+            for record, row in _parquet_records(reader, [field], first, end, batch_bytes):
+                column = _at(record, path)[max(first - row, 0) :]
+                raw = source.size * (row + len(record)) // reader.metadata.num_rows
+                for part in _parts(column, field, batch_bytes):
+                    yield part, raw
+
+
+def _parquet_records(
+    reader: Any, fields: list[str] | None, first: int, end: int | None, batch_bytes: int
+) -> Iterator[tuple[Any, int]]:
+    """These columns, or all, of the row groups that have rows from `first` on and begin before `end`: batches of about
+    `batch_bytes`, each with the number of its first row."""
+    start = 0  # of the group
+    for number in range(reader.metadata.num_row_groups):
+        group = reader.metadata.row_group(number)
+        if start + group.num_rows > first and (end is None or start < end):
+            row = start
+            for record in reader.iter_batches(
+                batch_size=_rows_of(group.total_byte_size, group.num_rows, batch_bytes),
+                row_groups=[number],
+                columns=fields,
+                use_threads=False,
+            ):
+                yield record, row
+                row += len(record)
+        start += group.num_rows
 
 
 def read_arrow(source: Input, field: str, first: int, end: int | None, batch_bytes: int) -> Iterator[tuple[Any, int]]:
     """The same of Arrow IPC, also called Feather: the file format, or the stream format, in which `datasets` keeps what
     it has read.  `end` is not looked at.
     """
-    pa, ipc = pyarrow_ipc("reading .arrow")
+    pa, _ = pyarrow_ipc("reading .arrow")
     with contextlib.ExitStack() as stack:
         file = _seekable(source, stack)
         with _named(source, "Arrow", pa):
-            mapped = stack.enter_context(pa.memory_map(file) if isinstance(file, str) else pa.PythonFile(file))
-            try:
-                reader = ipc.open_file(mapped)
-                count = reader.num_record_batches
-                records = ((reader.get_batch(i), source.size * (i + 1) // count) for i in range(count))
-            except pa.ArrowInvalid:
-                mapped.seek(0)
-                reader = ipc.open_stream(mapped)
-                records = ((record, mapped.tell()) for record in reader)
-            path = _path(source, reader.schema, field, pa)
+            schema, records = _arrow_records(source, file, stack)
+            path = _path(source, schema, field, pa)
             row = 0
             for record, raw in records:
                 column = _at(record, path)[max(first - row, 0) :]
                 row += len(record)
                 for part in _parts(column, field, batch_bytes):
                     yield part, raw
+
+
+def _arrow_records(source: Input, file: Any, stack: contextlib.ExitStack) -> tuple[Any, Iterator[tuple[Any, int]]]:
+    """The schema, and the batches, each with how many bytes of the file bring us there."""
+    pa, ipc = pyarrow_ipc("reading .arrow")
+    mapped = stack.enter_context(pa.memory_map(file) if isinstance(file, str) else pa.PythonFile(file))
+    try:
+        reader = ipc.open_file(mapped)
+    except pa.ArrowInvalid:
+        mapped.seek(0)
+        reader = ipc.open_stream(mapped)
+        return reader.schema, ((record, mapped.tell()) for record in reader)
+    count = reader.num_record_batches
+    return reader.schema, ((reader.get_batch(i), source.size * (i + 1) // count) for i in range(count))
+
+
+def read_rows(source: Input, batch_bytes: int) -> Iterator[Any]:
+    """All columns of Parquet or Arrow IPC, a record batch at a time, of Parquet of about `batch_bytes`; before them an
+    empty table, which has the schema.  Raises InputError where the file is damaged."""
+    pa, parquet = pyarrow_parquet(f"reading .{source.kind}")
+    with contextlib.ExitStack() as stack:
+        file = _seekable(source, stack)
+        with _named(source, source.kind.capitalize(), pa):
+            if source.kind == "parquet":
+                reader = stack.enter_context(parquet.ParquetFile(file))
+                schema, records = reader.schema_arrow, _parquet_records(reader, None, 0, None, batch_bytes)
+            else:
+                schema, records = _arrow_records(source, file, stack)
+            yield schema.empty_table()
+            for record, _ in records:
+                yield record
 
 
 def _seekable(source: Input, stack: contextlib.ExitStack) -> Any:
@@ -171,9 +203,7 @@ def read_csv(source: Input, field: str, first: int, batch_bytes: int) -> Iterato
     """
     csv.field_size_limit(max(csv.field_size_limit(), MOST_BYTES_OF_A_FIELD))  # of the process: never less than it was
     stream = ByteStream(source)
-    # What is no UTF-8 comes out as it went in, and is looked at with the texts of all other kinds of files.
-    lines = io.TextIOWrapper(io.BufferedReader(stream.raw(), 1 << 16), "utf-8-sig", "surrogateescape", newline="")
-    rows = csv.reader(lines, strict=True)
+    rows = csv.reader(_text_lines(stream), strict=True)
     with contextlib.closing(stream):
         try:
             names = next(rows, [])
@@ -204,3 +234,37 @@ def read_csv(source: Input, field: str, first: int, batch_bytes: int) -> Iterato
                 yield held, stream.raw_position
         except csv.Error as error:
             raise InputError(f"{source.name}:{rows.line_num}: damaged CSV: {error}") from None
+
+
+def read_csv_lines(source: Input) -> Iterator[tuple[list[str], bytes]]:
+    """The header and then the rows, numbered as by `read_csv`: their fields, and the bytes that they are in the file,
+    which end with a newline.  Raises InputError where quotation marks are not as RFC 4180 has them."""
+    csv.field_size_limit(max(csv.field_size_limit(), MOST_BYTES_OF_A_FIELD))
+    stream = ByteStream(source)
+    taken: list[str] = []
+
+    def noted(lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            taken.append(line)
+            yield line
+
+    rows = csv.reader(noted(_text_lines(stream)), strict=True)
+    with contextlib.closing(stream):
+        try:
+            names: list[str] | None = None
+            for row in rows:
+                line = "".join(taken)
+                taken.clear()
+                if not row and names is not None and len(names) > 1:
+                    continue  # a blank line, as there
+                names = row if names is None else names
+                if not line.endswith(("\n", "\r")):
+                    line += "\n"
+                yield row, line.encode("utf-8", "surrogateescape")
+        except csv.Error as error:
+            raise InputError(f"{source.name}:{rows.line_num}: damaged CSV: {error}") from None
+
+
+def _text_lines(stream: ByteStream) -> Any:
+    # What is no UTF-8 comes out as it went in, and is looked at with the texts of all other kinds of files.
+    return io.TextIOWrapper(io.BufferedReader(stream.raw(), 1 << 16), "utf-8-sig", "surrogateescape", newline="")

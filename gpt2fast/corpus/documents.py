@@ -16,6 +16,7 @@ from gpt2fast import _bpe
 from gpt2fast.corpus import columns
 from gpt2fast.corpus.batches import BATCH_BYTES, HASHED_BYTES, Cursor, DocumentBatch, batch_of
 from gpt2fast.corpus.inputs import Input
+from gpt2fast.corpus.lines import Lines, read_lines
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.streams import ByteStream
 from gpt2fast.errors import InputError
@@ -24,12 +25,10 @@ from gpt2fast.tokenizer.cuts import cut_inside
 from gpt2fast.tokenizer.encoding import Tokenizer, get_encoding
 from gpt2fast.tokenizer.special import END_OF_TEXT
 
-__all__ = ["PART_BYTES", "begins_array", "read_batches", "separator_pattern"]
+__all__ = ["PART_BYTES", "read_batches", "separator_pattern"]
 
 #: A document of a text file that is longer is read and encoded in parts; one that is shorter never is.
 PART_BYTES = 1 << 23
-#: A line of JSON that is longer, or an element of an array, is an error: it has to be in memory as a whole.
-MOST_BYTES_OF_A_LINE = 1 << 28
 #: A text that is longer and can be cut nowhere is an error for the same reason.
 MOST_BYTES_UNCUT = 1 << 26
 #: Documents of a batch of text, at most: short ones take more memory than their bytes.
@@ -46,6 +45,8 @@ class Reading:
     on_skip: Callable[[str], None] = lambda message: None
     tokenizer: Tokenizer | None = None
     on_note: Callable[[str], None] = lambda message: None
+    #: Whether batches are to tell their documents' `records`.
+    numbered: bool = False
 
     def last_cut(self, text: memoryview) -> int:
         """The last place where a text that goes on can be cut without changing an id; 0 where there is none."""
@@ -228,97 +229,32 @@ def _texts(
 
 def _read_jsonl(source: Input, start: Cursor, how: Reading, end: int | None) -> Iterator[DocumentBatch]:
     """A document a line: what the field holds in its object; or an element, where the file is an array."""
-    stream = ByteStream(source, end)
-    with closing(stream):
-        is_array = begins_array(stream.peek(1 << 12))
-        stream.skip(start.position)
-        yield from (_elements if is_array else _json_lines)(source, stream, start, how)
+    for lines in read_lines(source, start, how.bad, end, BATCH_BYTES):
+        place = f"{source.name}: element " if lines.is_array else f"{source.name}:"
+        data, spans, bad, mended = _bpe.read_jsonl(
+            lines.text, how.options.field, how.options.on_error == "replace", how.num_threads
+        )
+        for line, message in bad:
+            how.bad(f"{place}{lines.before.line + line + 1}: {message}")
+        yield DocumentBatch(
+            memoryview(data),
+            np.frombuffer(spans, np.int64),
+            False,
+            lines.after,
+            raw=lines.raw,
+            skipped=len(bad) + lines.skipped,
+            mended=mended,
+            records=_records(lines, {line for line, _ in bad}) if how.numbered else None,
+        )
 
 
-def begins_array(beginning: bytes) -> bool:
-    """Whether a file that begins so holds a JSON array."""
-    return re.match(rb"(?:\xef\xbb\xbf)?\s*\[", beginning) is not None
-
-
-def _json_lines(source: Input, stream: ByteStream, cursor: Cursor, how: Reading) -> Iterator[DocumentBatch]:
-    text, dropped, final = bytearray(), 0, False
-    while not final:
-        block = stream.read(BATCH_BYTES)
-        final = len(block) < BATCH_BYTES
-        text += block
-        skipped = 0
-        if dropped or (len(text) > MOST_BYTES_OF_A_LINE and _first_line(text) > MOST_BYTES_OF_A_LINE):
-            if not dropped:
-                how.bad(f"{source.name}:{cursor.line + 1}: longer than {MOST_BYTES_OF_A_LINE >> 20} MiB")
-            first = _first_line(text)
-            dropped += first
-            if not final and not text.endswith(b"\n", 0, first):
-                text.clear()
-                continue
-            cursor = replace(cursor, position=cursor.position + dropped, line=cursor.line + 1)
-            del text[:first]
-            dropped, skipped = 0, 1
-        whole = len(text) if final else text.rfind(b"\n") + 1
-        if whole or skipped:
-            mark = len(codecs.BOM_UTF8) if not cursor.position and text.startswith(codecs.BOM_UTF8) else 0
-            with memoryview(text)[mark:whole] as lines:
-                batch = _lines(lines, cursor, how, f"{source.name}:{{}}: ")
-            after = replace(cursor, position=cursor.position + whole, line=cursor.line + text.count(b"\n", 0, whole))
-            del text[:whole]
-            cursor = after
-            yield replace(batch, cursor=after, raw=stream.raw_position, skipped=batch.skipped + skipped)
-
-
-def _first_line(text: bytearray) -> int:
-    """The length of the first line, its newline included."""
-    return text.find(b"\n") + 1 or len(text)
-
-
-def _lines(lines: Any, cursor: Cursor, how: Reading, place: str) -> DocumentBatch:
-    """The batch of whole lines; `place` is how a message says where one is, with room for its number."""
-    data, spans, bad, mended = _bpe.read_jsonl(
-        lines, how.options.field, how.options.on_error == "replace", how.num_threads
-    )
-    for line, message in bad:
-        how.bad(place.format(cursor.line + line + 1) + message)
-    spans = np.frombuffer(spans, np.int64)
-    return DocumentBatch(memoryview(data), spans, False, cursor, skipped=len(bad), mended=mended)
-
-
-def _elements(source: Input, stream: ByteStream, cursor: Cursor, how: Reading) -> Iterator[DocumentBatch]:
-    """The elements of an array; a cursor's position is behind a comma or the opening bracket, and it counts elements
-    instead of lines."""
-    text, final, ended = bytearray(), False, False
-    if not cursor.position:
-        while b"[" not in text:
-            text += stream.read(1 << 12)
-        cursor = replace(cursor, position=text.index(b"[") + 1)
-        del text[: cursor.position]
-    while not ended:
-        wanted = max(BATCH_BYTES, len(text))
-        block = stream.read(wanted)
-        final = len(block) < wanted
-        text += block
-        with memoryview(text) as view:
-            elements, taken, ended = _bpe.array_elements(view)
-        lines = memoryview(elements)
-        if not ended and final:
-            raise InputError(f"{source.name}: damaged JSON: the file ends within an array")
-        if not taken and len(text) > MOST_BYTES_OF_A_LINE:
-            raise InputError(
-                f"{source.name}: element {cursor.line + 1} is longer than {MOST_BYTES_OF_A_LINE >> 20} MiB"
-            )
-        batch = _lines(lines, cursor, how, f"{source.name}: element {{}}: ")
-        count = bytes(lines).count(b"\n")
-        cursor = replace(cursor, position=cursor.position + taken, line=cursor.line + count)
-        del text[:taken]
-        yield replace(batch, cursor=cursor, raw=stream.raw_position)
-    del text[:1]  # the bracket
-    while text or not final:
-        if text.strip():
-            raise InputError(f"{source.name}: damaged JSON: there is text behind the end of the array")
-        text = bytearray(stream.read(BATCH_BYTES))
-        final = not text
+def _records(lines: Lines, bad: set[int]) -> npt.NDArray[np.int64]:
+    """The numbers in the file of the lines that are documents: those of white space are none."""
+    first = lines.before.line
+    found = [
+        first + i for i, line in enumerate(bytes(lines.text).split(b"\n")) if i not in bad and line.strip(b" \t\r\f")
+    ]
+    return np.array(found, np.int64)
 
 
 # Tables
@@ -348,10 +284,11 @@ def _read_csv(source: Input, start: Cursor, how: Reading, end: int | None) -> It
                 numbers.append(number)
         whole = batch_of(good, False, cursor)
         column = memoryview(whole.data), whole.spans
-        texts, bad, mended = _check_rows(source, np.array(numbers, np.int64), how, column)
+        texts, kept, mended = _check_rows(source, np.array(numbers, np.int64), how, column)
         cursor = replace(cursor, position=cursor.position + len(rows))
-        skipped = len(rows) - len(good) + bad
-        yield replace(batch_of(texts, False, cursor), raw=raw, skipped=skipped, mended=mended)
+        yield replace(
+            batch_of(texts, False, cursor), raw=raw, skipped=len(rows) - len(texts), mended=mended, records=kept - 1
+        )
 
 
 def _column(source: Input, cursor: Cursor, how: Reading, column: Any) -> DocumentBatch:
@@ -368,30 +305,31 @@ def _column(source: Input, cursor: Cursor, how: Reading, column: Any) -> Documen
     try:
         column.validate(full=True)
     except ValueError:  # pyarrow's error is one
-        texts, bad, mended = _check_rows(source, rows, how, texts_of(column))
-        return replace(batch_of(texts, False, after), skipped=skipped + bad, mended=mended)
-    return DocumentBatch(*texts_of(column), False, after, skipped=skipped)
+        texts, kept, mended = _check_rows(source, rows, how, texts_of(column))
+        skipped += len(rows) - len(kept)
+        return replace(batch_of(texts, False, after), skipped=skipped, mended=mended, records=kept - 1)
+    return DocumentBatch(*texts_of(column), False, after, skipped=skipped, records=rows - 1)
 
 
 def _check_rows(
     source: Input, rows: npt.NDArray[np.int64], how: Reading, column: tuple[Any, npt.NDArray[np.int64]]
-) -> tuple[list[bytes], int, int]:
-    """The texts that are UTF-8 or can be mended, how many are not, how many were mended."""
+) -> tuple[list[bytes], npt.NDArray[np.int64], int]:
+    """The texts that are UTF-8 or can be mended, the rows that they are of, and how many were mended."""
     data, spans = column
-    texts, bad, mended = [], 0, 0
-    for i, row in enumerate(rows):
+    texts, kept, mended = [], [], 0
+    for i, row in enumerate(rows.tolist()):
         text = bytes(data[spans[i] : spans[i + 1]])
         try:
             text.decode()
         except UnicodeDecodeError as error:
             if how.options.on_error != "replace":
                 how.bad(f"{source.name}: row {row}: not UTF-8: {error.reason}")
-                bad += 1
                 continue
             text = text.decode("utf-8", "replace").encode()
             mended += 1
         texts.append(text)
-    return texts, bad, mended
+        kept.append(row)
+    return texts, np.array(kept, np.int64), mended
 
 
 _READERS: dict[str, Callable[[Input, Cursor, Reading, int | None], Iterator[DocumentBatch]]] = {

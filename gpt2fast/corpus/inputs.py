@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpt2fast._internal.arguments import listed
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
-__all__ = ["STDIN", "WORK_SUFFIX", "Input", "find_inputs", "path_of"]
+__all__ = ["STDIN", "WORK_SUFFIX", "Input", "find_inputs", "kind_of", "path_of"]
 
 #: The path that stands for standard input.
 STDIN = "-"
@@ -88,7 +88,7 @@ def find_inputs(
     patterns = listed("inputs", patterns, "paths")
     if not isinstance(input_format, (str, type(None))):
         raise InputTypeError(f"input_format is of type {type(input_format).__name__}; expected str")
-    forced = None if input_format is None else _kind_of("." + input_format)
+    forced = None if input_format is None else kind_of("." + input_format)
     if input_format is not None and forced is None:
         raise InputError(f"input_format is {input_format!r}; expected {_KNOWN}")
     found: dict[str, Input] = {}
@@ -108,7 +108,7 @@ def find_inputs(
             if same != path:
                 on_note(f"{path}: is the same file as {same}, and read once")
                 continue
-            found[path] = _describe(path, status, forced or _kind_of(path) or (otherwise and (otherwise, "")) or None)
+            found[path] = _describe(path, status, forced or kind_of(path) or (otherwise and (otherwise, "")) or None)
     if not found:
         raise InputError("there is no input")
     if STDIN in found and len(found) > 1:
@@ -175,11 +175,11 @@ def _below(directory: str) -> Iterator[str]:
             if not name.startswith(".") and not name.endswith(WORK_SUFFIX) and is_new(os.path.join(parent, name))
         ]
         for name in files:
-            if not name.startswith(".") and _kind_of(name) is not None:
+            if not name.startswith(".") and kind_of(name) is not None:
                 yield os.path.join(parent, name)
 
 
-def _kind_of(name: str) -> tuple[str, str] | None:
+def kind_of(name: str) -> tuple[str, str] | None:
     """The kind and compression that a file's name tells, None where it tells none."""
     stem, suffix = os.path.splitext(name.lower())
     compression = _COMPRESSIONS.get(suffix, "")

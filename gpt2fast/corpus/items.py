@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from gpt2fast._internal.arguments import open_file
+from gpt2fast._internal.arguments import flag, open_file
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.corpus.dependencies import pyarrow_ipc, pyarrow_parquet
@@ -33,6 +33,7 @@ def score_items(
     *,
     text: str = "text",
     frequencies: str | os.PathLike[str] | None = None,
+    layers: bool = False,
     out_format: str = "tsv",
     overwrite: bool = False,
     **options: Any,
@@ -47,6 +48,8 @@ def score_items(
         `score_files`.
     frequencies
         A .csv, .tsv or .txt file (tabs) whose first two columns are words and how often each occurs.
+    layers
+        Add the column `layer`, and a row for each layer of the model, as `word_rows` explains.
     overwrite
         Replace a file that is there.
     options
@@ -55,7 +58,7 @@ def score_items(
     Raises MissingFileError, InputError (damaged files, no such column, a table that is there), MissingDependencyError
     where pyarrow is needed and not there, and what `word_rows` raises.
     """
-    from gpt2fast.scoring.items import ITEM_COLUMNS, word_rows  # where corpora are tokenized, no engine is loaded
+    from gpt2fast.scoring.items import item_columns, word_rows  # where corpora are tokenized, no engine is loaded
 
     if not isinstance(text, str):
         raise InputTypeError(f"text is of type {type(text).__name__}; expected the name of a column")
@@ -66,7 +69,7 @@ def score_items(
     kept = [name for name in names if name != text]
     columns = [Column("item", int)] * ("item" not in kept)
     columns += [Column(name, _type_of(row.get(name) for row in rows)) for name in kept]
-    columns += [Column(name, type) for name, type in ITEM_COLUMNS.items()]
+    columns += [Column(name, type) for name, type in item_columns(layers=flag("layers", layers)).items()]
     columns += [Column("log_frequency", float)] * (known is not None)
     stream = cast("BinaryIO", open_file("out", out, "write")) if hasattr(out, "write") else None
     name = path_of("out", out) if stream is None else "table." + out_format
@@ -77,7 +80,7 @@ def score_items(
     if stream is None and os.path.lexists(name) and not overwrite:
         raise InputError(f"{name}: is there already; to replace it, say --overwrite")
     made = []
-    for row in word_rows(lm, rows, text=text, frequencies=known, **options):
+    for row in word_rows(lm, rows, text=text, frequencies=known, layers=layers, **options):
         row[VERSION] = numerics_version
         made.append([_value(row.get(column.name), column.type) for column in columns])
     if stream is not None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpt2fast._internal.atomic import put_in_place, sync_directory
 from gpt2fast.corpus.batches import Cursor
@@ -36,6 +36,8 @@ class ScoreCounts:
     text_bytes: int = 0
     log_likelihood: float = 0.0
     skipped: int = 0
+    #: How many met the condition, where there is one.
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class ScoreJob:
         self.counts = ScoreCounts()
         self.place = Place()
         self.finished = False
-        self._work = work
+        #: Where what is done so far is kept.
+        self.work = work
         self._columns = columns
         self._resumable = resumable
         self._on_error = on_error
@@ -113,7 +116,7 @@ class ScoreJob:
         if self._file is None or not (self._resumable or finished):
             return
         os.fsync(self._file.fileno())
-        self._work.save(
+        self.work.save(
             {
                 "place": asdict(self.place),
                 "bytes": self._file.tell(),
@@ -130,15 +133,16 @@ class ScoreJob:
             with suppress(OSError):
                 self._file.close()
 
-    def publish(self, out: str, *, overwrite: bool, metadata: Mapping[str, str] | None = None) -> None:
-        """Make the table of the rows, with this metadata, give it its name, and remove what was kept for going on."""
+    def publish(
+        self, out: str, *, make: Callable[[BinaryIO, Iterator[list[list[Any]]]], None] | None, overwrite: bool
+    ) -> None:
+        """Have `make` write the output, from the rows, into an open file, give it its name, and remove what was kept
+        for going on.  Without `make` the file of the rows is the output."""
         made = self._rows
-        if os.path.exists(self._rows) and not out.lower().endswith(".jsonl"):
-            made = self._work.file("made" + os.path.splitext(out)[1].lower())
+        if os.path.exists(self._rows) and make is not None:
+            made = self.work.file("made")
             with open(made, "wb") as file:
-                with table_of(made, self._columns, metadata)(file) as write:
-                    for rows in self._read():
-                        write(rows)
+                make(file, self._read())
                 file.flush()
                 os.fsync(file.fileno())
         if os.path.exists(made):
@@ -146,7 +150,7 @@ class ScoreJob:
             sync_directory(os.path.dirname(out) or ".")
         elif not os.path.exists(out):
             raise MissingFileError(f"{out}: was finished, and is gone; start anew with --restart")
-        self._work.clear(done=True)
+        self.work.clear(done=True)
 
     def _read(self) -> Iterator[list[list[Any]]]:
         rows = []

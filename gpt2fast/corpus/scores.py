@@ -8,49 +8,35 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from gpt2fast._internal.arguments import flag, real_number, whole_number
+from gpt2fast._internal.arguments import flag, one_of, real_number, whole_number
 from gpt2fast._internal.numerics import numerics_version
+from gpt2fast.corpus import score_cluster
 from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.documents import Reading, read_batches
 from gpt2fast.corpus.inputs import Input, find_inputs, path_of
+from gpt2fast.corpus.keep import Picks, check_keeping, write_kept
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.score_job import Place, ScoreJob, opened_scores, score_work
-from gpt2fast.corpus.tables import VERSION, Column, has_metadata, table_of
+from gpt2fast.corpus.score_rows import KEPT_COLUMNS, Scoring, columns_of, condition_of, groups
+from gpt2fast.corpus.tables import VERSION, Column, Write, has_metadata, table_of
 from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
 from gpt2fast.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
-    from gpt2fast.scoring.score import Score
 
 __all__ = ["ScoreSummary", "score_files"]
 
-#: Documents that are scored together: as many as these bytes of text have, at least one.  Enough to fill many passes of
-#: the network, little enough for a bar that moves.
-_GROUP_BYTES = 1 << 14
-
-_COLUMNS = [
-    Column("file", str),
-    Column("document", int),
-    Column("bytes", int),
-    Column("tokens", int),
-    Column("log_likelihood", float),
-    Column("perplexity", float),
-    Column("bits_per_byte", float),
-]
-_TOKEN_COLUMNS = [
-    Column("ids", int, is_list=True),
-    Column("log_probabilities", float, is_list=True),
-    Column("ranks", int, is_list=True),
-    Column("entropies", float, is_list=True),
-]
+Rows: TypeAlias = "Iterator[list[list[Any]]]"
+Make: TypeAlias = "Callable[[BinaryIO, Rows], None]"
 
 
 @dataclass(frozen=True)
@@ -69,6 +55,8 @@ class ScoreSummary:
     seconds: float
     #: Whether it went on with what an earlier run had done, which is counted, too.
     resumed: bool = False
+    #: How many documents met the condition, where there was one.
+    kept: int = 0
 
     @property
     def perplexity(self) -> float:
@@ -98,6 +86,9 @@ def score_files(
     allow_special: bool = False,
     tokens: bool = False,
     text: bool = False,
+    detect: bool = False,
+    observer: LanguageModel | None = None,
+    keep: str | None = None,
     on_error: str = "error",
     on_skip: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -105,6 +96,8 @@ def score_files(
     overwrite: bool = False,
     restart: bool = False,
     checkpoint_seconds: float = 10.0,
+    engine: str = "local",
+    address: str | None = None,
 ) -> ScoreSummary:
     """Score every document of files, write a table with a row for each, and return what they amount to.
 
@@ -126,6 +119,21 @@ def score_files(
         the rows, and have it as their last column, `numerics_version`.
     context, stride, bos, allow_special
         As in `LanguageModel.score`.
+    detect
+        Add what tells of a text's author, as far as that can be told: `variance`, the mean of `Score.variances`;
+        `curvature`, Fast-DetectGPT's statistic (see `Score.curvature`); `top_10`, `top_100` and `top_1000`, GLTR's
+        shares of tokens that were among so many likeliest (see `Score.share_within`).  With `tokens` also the list
+        `variances`.
+    observer
+        A second model of the same vocabulary: add `binoculars`, the ratio that `gpt2fast.scoring.binoculars` explains;
+        `lm` is the performer.
+    keep
+        A condition on the numbers of such a table, those of `detect` included: "perplexity < 200 and bits_per_byte <
+        1.2" (see `gpt2fast.corpus.condition`).  Then `out` is no table: it holds the documents that meet the condition,
+        in the order and the format of the inputs, which are all of one kind; its name says that kind, and how it is
+        compressed ("kept.jsonl.zst").  Lines, elements and rows are copied with all their fields, JSON lines and CSV
+        byte for byte; documents of text files have the line `separator` between them.  The inputs are read twice, so
+        they are files.
     on_error
         What to do with a bad line (no JSON, no such field, no string, no UTF-8): "error" refuses it and names file and
         line; "skip" leaves the document out, counts it, and calls `on_skip` with the message; "replace" first makes
@@ -138,6 +146,10 @@ def score_files(
         Replace a table that is there.  Forget what an interrupted job has done.
     checkpoint_seconds
         How often progress is saved.
+    engine, address
+        "ray" does the job on a Ray cluster, with the same rows at the end: the one at `address`, else the one that
+        `RAY_ADDRESS` names, else one started on this machine.  Its workers load the model from where it was loaded
+        here, and each uses one thread.  Models, inputs and output must be on storage that all machines share.
 
     Raises MissingFileError, InputError (bad arguments, bad lines, damaged or changed inputs, logits that are not
     finite, a table that is there, another process at work on it), MissingDependencyError for formats whose library is
@@ -157,23 +169,45 @@ def score_files(
     >>> directory.cleanup()
     """
     start = time.perf_counter()
+    one_of("engine", engine, ("local", "ray"))
+    if address is not None and engine != "ray":
+        raise InputError(f"address is {address!r}, but the engine is {engine!r}; say engine='ray'")
     on_note = on_note or warn
     restart, overwrite = flag("restart", restart), flag("overwrite", overwrite)
     tokens, text = flag("tokens", tokens), flag("text", text)
+    detect, observed = flag("detect", detect), observer is not None
+    if observer is not None:
+        from gpt2fast.scoring.detection import check_observer  # where corpora are tokenized, no engine is loaded
+
+        check_observer(lm, observer)
+    condition = None if keep is None else condition_of(keep, observed=observed)
+    if condition is not None and (tokens or text):
+        raise InputError("tokens and text are columns of a table, and with keep the documents are written, and none")
     options = CorpusOptions(field, separator, on_error=on_error)
     sources = find_inputs(inputs, input_format, on_note)
-    how = Reading(options, lm.model.num_threads, on_skip or (lambda message: None), lm.tokenizer, on_note)
+    how = Reading(
+        options, lm.model.num_threads, on_skip or (lambda message: None), lm.tokenizer, on_note, condition is not None
+    )
+    if engine == "ray" and not all(source.is_file for source in sources):
+        raise InputError("standard input and pipes are not there on the machines of a cluster; use engine='local'")
     if not isinstance(context, (str, bytes)):
         raise InputTypeError(f"context is of type {type(context).__name__}; expected str or bytes")
     if stride is not None and whole_number("stride", stride, least=1) > lm.model.config.n_ctx:
         raise InputError(f"stride is {stride}; the model's context is {lm.model.config.n_ctx} tokens")
     real_number("checkpoint_seconds", checkpoint_seconds, least=0)
-    columns = _COLUMNS + ([Column("text", str)] if text else []) + (_TOKEN_COLUMNS if tokens else [])
-    if lm.model.same_bits and not has_metadata(out):
-        columns = [*columns, Column(VERSION, int)]
-    metadata = {"gpt2fast.numerics_version": str(numerics_version)} if lm.model.same_bits else None
-    table_of(out, columns, metadata)
     path = path_of("out", out)
+    make: Make | None
+    if condition is not None:
+        columns = KEPT_COLUMNS
+        check_keeping(path, sources, how)
+        make = partial(_write_kept, path, sources, how)
+    else:
+        columns = columns_of(detect=detect, observed=observed, text=text, tokens=tokens)
+        if lm.model.same_bits and not has_metadata(path):
+            columns = [*columns, Column(VERSION, int)]
+        metadata = {"gpt2fast.numerics_version": str(numerics_version)} if lm.model.same_bits else None
+        table = table_of(path, columns, metadata)
+        make = None if path.lower().endswith(".jsonl") else partial(_write_table, table)
     if any(source.is_file and os.path.exists(path) and os.path.samefile(source.path, path) for source in sources):
         raise InputError(f"{os.fspath(out)}: both an input and the output")
     identity = {
@@ -184,17 +218,27 @@ def score_files(
         "stride": stride,
         "bos": bos,
         "allow_special": allow_special,
+        **({} if keep is None else {"keep": keep}),
+        **({} if observer is None else {"observer": _identity(observer)}),
+        **({} if engine == "local" else {"engine": engine, "unit_bytes": score_cluster.UNIT_BYTES}),
         "model": _identity(lm),
         "inputs": [[source.path, source.size, source.mtime_ns] for source in sources],
     }
-    score = partial(lm.score_batch, context=context, stride=stride, bos=flag("bos", bos), allow_special=allow_special)
+    scoring = Scoring(
+        lm,
+        observer,
+        columns if condition is None else condition,
+        {"context": context, "stride": stride, "bos": flag("bos", bos), "allow_special": allow_special},
+    )
     try:
         with opened_scores(
             path, sources, columns, identity, on_error=on_error, overwrite=overwrite, restart=restart
         ) as job:
-            if not job.finished:
-                _run(job, sources, how, score, columns, progress, checkpoint_seconds)
-            job.publish(path, overwrite=overwrite, metadata=metadata)
+            if not job.finished and engine == "ray":
+                score_cluster.run(job, sources, how, scoring, address=address, progress=progress)
+            elif not job.finished:
+                _run(job, sources, how, scoring, progress, checkpoint_seconds)
+            job.publish(path, make=make, overwrite=overwrite)
     except OSError as error:
         if error.errno in NO_ROOM:
             message = f"{error.strerror}; {WorkDirectory(score_work(path)).kept}"
@@ -218,8 +262,7 @@ def _run(
     job: ScoreJob,
     sources: Sequence[Input],
     how: Reading,
-    score: Callable[[list[str]], list[Score]],
-    columns: Sequence[Column],
+    scoring: Scoring,
     progress: bool | None,
     checkpoint_seconds: float,
 ) -> None:
@@ -234,19 +277,12 @@ def _run(
             for number in range(first, len(sources)):
                 if number > first:
                     job.place = Place(Cursor(number), skipped=job.counts.skipped)
-                for group in _groups(sources[number], job.place, how):
-                    scores = score(group.texts) if group.texts else []
-                    rows = [_row(sources[number], group.number + i, one, columns) for i, one in enumerate(scores)]
+                for group in groups(read_batches(sources[number], job.place.cursor, how), job.place):
+                    counts = replace(job.counts, skipped=group.skipped)
+                    rows = scoring.rows(sources[number], number, group, counts)
                     whole = False
                     job.append(rows)
-                    counts, new = job.counts, sum(map(len, scores))
-                    counts.documents += len(scores)
-                    counts.tokens += new
-                    counts.text_bytes += sum(one.num_bytes for one in scores)
-                    for one in scores:
-                        counts.log_likelihood += one.log_likelihood
-                    counts.skipped = group.skipped
-                    job.place = group.after
+                    new, job.counts, job.place = counts.tokens - job.counts.tokens, counts, group.after
                     whole = True
                     bar.update(sum(sizes[:number]) + group.raw, new)
                     if time.monotonic() - saved >= checkpoint_seconds:
@@ -263,68 +299,14 @@ def _run(
             raise
 
 
-@dataclass
-class _Group:
-    """Documents that are scored together, the number of the first in its file, how far in the file they bring us, and
-    how many were left out up to here."""
-
-    texts: list[str]
-    number: int
-    raw: int
-    skipped: int
-    after: Place
+# What is made of the rows at the end
 
 
-def _groups(source: Input, start: Place, how: Reading) -> Iterator[_Group]:
-    """The documents of a file from a place on, some at a time."""
-    open_parts: list[bytes] = []
-    place, skipped = replace(start, behind=0), start.skipped
-    known = start.behind  # documents behind the cursor that need not be scored
-    before = 0
-    for batch in read_batches(source, start.cursor, how):
-        skipped += batch.skipped
-        texts: list[str] = []
-        size = done = 0
-        for i in range(len(batch.spans) - 1):
-            part = bytes(batch.data[batch.spans[i] : batch.spans[i + 1]])
-            done += len(part)
-            open_parts.append(part)
-            if batch.cursor.is_open and i == len(batch.spans) - 2:
-                break
-            text = b"".join(open_parts)
-            open_parts = []
-            place = replace(place, behind=place.behind + 1)
-            if place.behind <= known:
-                continue
-            place = replace(place, number=place.number + 1)
-            texts.append(text.decode())
-            size += len(text)
-            if size >= _GROUP_BYTES:
-                raw = before + (batch.raw - before) * done // max(batch.text_bytes, 1)
-                yield _Group(texts, place.number - len(texts), raw, skipped, place)
-                texts, size = [], 0
-        before = batch.raw
-        if not batch.cursor.is_open:
-            known = max(known - place.behind, 0)
-            place = replace(place, cursor=batch.cursor, behind=0, skipped=skipped)
-        yield _Group(texts, place.number - len(texts), before, skipped, place)
+def _write_table(table: Callable[[BinaryIO], AbstractContextManager[Write]], file: BinaryIO, rows: Rows) -> None:
+    with table(file) as write:
+        for some in rows:
+            write(some)
 
 
-def _row(source: Input, number: int, score: Score, columns: Sequence[Column]) -> list[Any]:
-    values: dict[str, Callable[[], Any]] = {
-        # A name that is no UTF-8 would make a file that is none, either.
-        "file": lambda: source.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
-        "document": lambda: number,
-        "bytes": lambda: score.num_bytes,
-        "tokens": lambda: len(score),
-        "log_likelihood": lambda: score.log_likelihood,
-        "perplexity": lambda: score.perplexity,
-        "bits_per_byte": lambda: score.bits_per_byte,
-        "text": lambda: score.text,
-        "ids": score.ids.tolist,
-        "log_probabilities": score.log_probabilities.tolist,
-        "ranks": score.ranks.tolist,
-        "entropies": score.entropies.tolist,
-        VERSION: lambda: numerics_version,
-    }
-    return [values[column.name]() for column in columns]
+def _write_kept(out: str, sources: Sequence[Input], how: Reading, file: BinaryIO, rows: Rows) -> None:
+    write_kept(out, sources, how, Picks((number, record) for some in rows for number, record in some), file)

@@ -16,7 +16,7 @@ from gpt2fast.corpus.dependencies import pyarrow_ipc, pyarrow_parquet
 from gpt2fast.corpus.inputs import path_of
 from gpt2fast.errors import InputError
 
-__all__ = ["VERSION", "Column", "has_metadata", "table_of"]
+__all__ = ["VERSION", "Column", "Write", "has_metadata", "table_of"]
 
 #: Values of a group of rows in Parquet: enough that reading one column is quick, few enough to be held in memory.
 _GROUP_VALUES = 1 << 20

@@ -16,6 +16,7 @@ from gpt2fast._internal.arguments import flag, whole_number
 from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.checkpoint.adapters import AdaptedCheckpoint
 from gpt2fast.checkpoint.config import Config
+from gpt2fast.checkpoint.heads import LabelHead
 from gpt2fast.checkpoint.names import expected_shapes
 from gpt2fast.checkpoint.weights import DTYPES, Arrays, Checkpoint, PackedArrays
 from gpt2fast.errors import InputError, InputTypeError
@@ -592,7 +593,12 @@ class GPT2:
         return found[0] if len(found) == 1 else np.concatenate([nothing, *found], axis=-2)
 
     def save_pretrained(
-        self, directory: str | Path, *, max_shard_size: int | str = "5GB", packed: bool = False
+        self,
+        directory: str | Path,
+        *,
+        max_shard_size: int | str = "5GB",
+        packed: bool = False,
+        head: LabelHead | None = None,
     ) -> None:
         """Write config.json and model.safetensors (float32, Hugging Face's names and layout) into `directory`.
 
@@ -601,15 +607,17 @@ class GPT2:
         The values of a model in another dtype are those that it computes with.
 
         With `packed` the matrices are written as this model keeps them: an int8 model takes a quarter of the space and
-        is there sooner, in the same dtype only.
+        is there sooner, in the same dtype only.  A classifier's `head`, that of a `LanguageModel`, is written, too.
 
         The directory is made where it is missing; each file appears whole or not at all.  Raises InputError where
         `packed` is asked of a model without panels.
         """
         if flag("packed", packed) and self.gemm != "panel":
             raise InputError(f"gemm is {self.gemm!r}; only a model in panels can be packed")
+        if not isinstance(head, (LabelHead, type(None))):
+            raise InputTypeError(f"head is of type {type(head).__name__}; expected the head of a LanguageModel")
         packed_as = self.dtype if packed else None
-        self._parameters.save(directory, max_shard_size=max_shard_size, packed_as=packed_as)
+        self._parameters.save(directory, max_shard_size=max_shard_size, packed_as=packed_as, head=head)
 
 
 def _check_cache(cache: object) -> None:

@@ -20,6 +20,7 @@ from gpt2fast._internal.arguments import path_name
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.checkpoint.adapters import AdaptedCheckpoint
 from gpt2fast.checkpoint.config import ACTIVATIONS, Config
+from gpt2fast.checkpoint.heads import LabelHead
 from gpt2fast.checkpoint.names import BLOCK_MATRICES, TABLES, inputs_and_outputs, packed_names
 from gpt2fast.checkpoint.weights import Arrays, Checkpoint, PackedArrays, packed_metadata
 from gpt2fast.errors import InputError
@@ -110,18 +111,22 @@ class Parameters:
                 found.update(self.rows(name, first, min(first + step, n)).astype("<f4", copy=False).tobytes())
         return found.digest()
 
-    def save(self, directory: str | Path, *, max_shard_size: int | str, packed_as: str | None) -> None:
+    def save(
+        self, directory: str | Path, *, max_shard_size: int | str, packed_as: str | None, head: LabelHead | None = None
+    ) -> None:
         """Write config.json and model.safetensors, or its shards, into `directory`, which is made where it is missing.
 
         The tensors are float32 in Hugging Face's layout; with `packed_as`, the dtype of panels, the matrices are these.
+        A `head` of labels is written, too.
         """
         folder = Path(path_name(directory))
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = self.tensors(packed=packed_as is not None)
+        tensors = {**self.tensors(packed=packed_as is not None), **({} if head is None else head.tensors())}
+        config = {**self.config.to_dict(), **({} if head is None else head.to_dict())}
         metadata = {"format": "pt", **(packed_metadata(packed_as) if packed_as else {})}
         st.save_sharded(tensors, folder, max_shard_size=max_shard_size, metadata=metadata)
         with atomic_write(folder / "config.json") as file:
-            file.write((json.dumps(self.config.to_dict(), indent=2) + "\n").encode())
+            file.write((json.dumps(config, indent=2) + "\n").encode())
 
 
 #: Where parameters are read from.

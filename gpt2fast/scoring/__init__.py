@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from gpt2fast.scoring.detection import Binoculars, binoculars
 from gpt2fast.scoring.items import word_rows
 from gpt2fast.scoring.pairs import ComparedPair, Comparison
 from gpt2fast.scoring.score import Score, SpanScore, TokenScore
 from gpt2fast.scoring.spans import regions
 
-__all__ = ["ComparedPair", "Comparison", "Score", "SpanScore", "TokenScore", "regions", "word_rows"]
+__all__ = [
+    "Binoculars",
+    "ComparedPair",
+    "Comparison",
+    "Score",
+    "SpanScore",
+    "TokenScore",
+    "binoculars",
+    "regions",
+    "word_rows",
+]

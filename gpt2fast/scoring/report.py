@@ -16,12 +16,27 @@ __all__ = ["render_delimited", "render_html", "render_json_lines", "render_summa
 _COLUMNS = ("id", "start", "end", "token", "log_probability", "surprisal", "rank", "entropy")
 _WORD_COLUMNS = ("start", "end", "word", "log_probability", "surprisal", "num_tokens", "exact", "entropy", "rank")
 
+#: The borders of GLTR's buckets.
+_RANKS = (10, 100, 1000)
 _MOST_BITS = 16.0  # a surprisal from which on the page's colour grows no deeper
 
 # No script: the numbers of the token under the pointer, or in the keyboard's focus, are its `data-numbers`, which CSS
 # shows at the foot of the window, where nothing cuts them off.  Paper has no pointer: there the surprisal stands behind
-# each token.
+# each token.  Which of the two colourings is on is what the radio buttons say, also without a script.
 _STYLE = """
+:root { --top-10: 60 170 90; --top-100: 235 190 40; --top-1000: 235 90 90; --beyond: 170 120 220; }
+@media (prefers-color-scheme: dark) {
+  :root { --top-10: 20 95 45; --top-100: 120 90 0; --top-1000: 150 40 40; --beyond: 100 55 150; }
+}
+input { margin: 0 0.3rem 0 0; }
+.choice { margin-right: 1.2rem; font-size: 0.9rem; }
+header { margin-top: 0.8rem; }
+.ranks, #by-rank:checked ~ header .bits { display: none; }
+#by-rank:checked ~ header .ranks { display: block; }
+.ranks .t, #by-rank:checked ~ main .t { background: rgb(var(--beyond) / 0.7); }
+.ranks .r10, #by-rank:checked ~ main .r10 { background: rgb(var(--top-10) / 0.7); }
+.ranks .r100, #by-rank:checked ~ main .r100 { background: rgb(var(--top-100) / 0.7); }
+.ranks .r1000, #by-rank:checked ~ main .r1000 { background: rgb(var(--top-1000) / 0.7); }
 .paper { display: none; }
 @media screen {
   main .t:hover, main .t:focus { outline: 2px solid; outline-offset: 1px; }
@@ -37,7 +52,7 @@ _STYLE = """
   main .line::before { content: "↵" attr(data-bits); font: 6pt system-ui, sans-serif; opacity: 1; }
   main .line::after { content: none; }
   .paper { display: inline; }
-  .screen { display: none; }
+  .screen, input, .choice { display: none; }
 }
 """
 
@@ -48,13 +63,17 @@ _PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 {style}</style>
+<input type="radio" name="colours" id="by-surprisal" checked><label class="choice" for="by-surprisal">surprisal</label>
+<input type="radio" name="colours" id="by-rank"><label class="choice" for="by-rank">rank, as in GLTR</label>
 <header>
 <h1>{title}</h1>
 <p>{summary}</p>
-<p>Surprisal in bits: <span class="t" style="--s:0">0</span> <span class="t" style="--s:.25">4</span>
+<p class="ranks">Rank among all tokens: <span class="t r10">1 to 10</span> <span class="t r100">to 100</span>
+<span class="t r1000">to 1000</span> <span class="t">beyond</span>. {shares}</p>
+<p class="bits">Surprisal in bits: <span class="t" style="--s:0">0</span> <span class="t" style="--s:.25">4</span>
 <span class="t" style="--s:.5">8</span> <span class="t" style="--s:.75">12</span>
-<span class="t" style="--s:1">16 and more</span>.
-<i class="screen">Hold the pointer over a token for its numbers, or step through the tokens with the Tab key.</i>
+<span class="t" style="--s:1">16 and more</span>.</p>
+<p><i class="screen">Hold the pointer over a token for its numbers, or step through the tokens with the Tab key.</i>
 <i class="paper">The small number behind each token is its surprisal.</i></p>
 </header>
 <main class="text bars">{tokens}</main>
@@ -126,7 +145,9 @@ def _rows(score: Score, by_word: bool, bow_correction: bool) -> Iterator[dict[st
 def render_html(score: Score, title: str) -> str:
     """A page, complete in itself, that shows the text with each token the more coloured the less probable it was.
 
-    A character that is several tokens is one, with the numbers of all of them and their surprisal together.
+    A character that is several tokens is one, with the numbers of all of them and their surprisal together.  A second
+    colouring, to which the page's reader changes, is by rank: the buckets of GLTR (Gehrmann et al. 2019,
+    arXiv:1906.04043), among the 10, 100 or 1000 likeliest tokens or beyond; of several tokens the worst one counts.
     """
     spans = []
     for tokens in _groups(score.tokens):
@@ -136,13 +157,30 @@ def render_html(score: Score, title: str) -> str:
         if len(tokens) > 1:
             numbers.insert(0, f"“{escaped(shown)}” is {len(tokens)} tokens, surprisal together {bits:.2f} bits")
         kind = "t line" if shown in ("\n", "\r\n", b"\n", b"\r\n") else "t"
+        kind += _bucket(max(token.rank for token in tokens))
         spans.append(
             f'<span class="{kind}" tabindex="0" style="--s:{min(bits / _MOST_BITS, 1.0):.2f}" data-bits="{bits:.1f}" '
             f'data-numbers="{_attribute(chr(10).join(numbers))}">{as_html(decoded(shown))}</span>'
         )
     return _PAGE.format(
-        title=as_html(title), summary=as_html(render_summary(score)), style=base_style() + _STYLE, tokens="".join(spans)
+        title=as_html(title),
+        summary=as_html(render_summary(score)),
+        shares=_shares(score),
+        style=base_style() + _STYLE,
+        tokens="".join(spans),
     )
+
+
+def _bucket(rank: int) -> str:
+    """The class of a rank, with a space before it; none beyond the last border."""
+    return next((f" r{border}" for border in _RANKS if rank <= border), "")
+
+
+def _shares(score: Score) -> str:
+    if not len(score):
+        return ""
+    shares = ", ".join(f"{score.share_within(border):.1%} to {border}" for border in _RANKS)
+    return f"Of all tokens {shares}."
 
 
 def _groups(tokens: Sequence[TokenScore]) -> Iterator[list[TokenScore]]:

@@ -27,13 +27,13 @@ from gpt2fast.errors import InputError, InputTypeError, NonFiniteError
 from gpt2fast.kernels import elementwise
 from gpt2fast.model.pairing import Configured, beginning, ending, shared_vocabulary
 from gpt2fast.scheduler import LOGITS, Measures, Model, Need, Scheduler, Sequence
+from gpt2fast.scoring.later import Later
 from gpt2fast.scoring.notebook import render_fragment
 from gpt2fast.scoring.spans import Punctuation, Span, tokens_of_spans, words
 from gpt2fast.scoring.texts import Scorable, as_scorable, text_of_ids
 from gpt2fast.scoring.word_starts import (
     BowCorrection,
     Starts,
-    WordStarts,
     bow_kind,
     corrections,
     log_shares,
@@ -134,6 +134,8 @@ class Score:
     ranks: Ids
     #: Entropies of the distributions that the tokens came from, in bits, float64 (T,).
     entropies: Floats
+    #: The variances of the log-probability, a natural logarithm, of a token drawn from these distributions, float64 (T,).
+    variances: Floats
     #: How probable it is between its tokens that a word begins: read when it is needed.
     _starts: Callable[[], Starts] | None = field(default=None, repr=False)
 
@@ -173,6 +175,45 @@ class Score:
         """The surprisal of the text over its length in UTF-8, which compares models of different tokenizers; NaN for an
         empty text."""
         return -self.log_likelihood / _LN2 / self.num_bytes if self.num_bytes else math.nan
+
+    @property
+    def curvature(self) -> float:
+        """Fast-DetectGPT's statistic: how much more probable the text is than what the model itself would draw in its
+        place, in standard deviations.  High where the text is likely to be a model's.
+
+        With p_t the distribution that token x_t came from, mu_t = sum_v p_t(v) log p_t(v), which is minus the entropy,
+        and sigma_t^2 = sum_v p_t(v) (log p_t(v))^2 - mu_t^2, one of the `variances`:
+
+            curvature = sum_t (log p_t(x_t) - mu_t) / sqrt(sum_t sigma_t^2)
+
+        the analytic form of the conditional probability curvature, with one model for sampling and scoring: Bao et al.
+        2024, "Fast-DetectGPT", arXiv:2310.05130.  NaN for an empty text, and where the model left no choice.
+
+        >>> import gpt2fast
+        >>> lm = gpt2fast.load("demo")
+        >>> texts = [lm.generate("Once upon a time", seed=1).text, "He bought a second-hand laptop online."]
+        >>> [round(score.curvature, 1) for score in lm.score_batch(texts)]
+        [3.4, -3.2]
+        """
+        spread = math.fsum(self.variances)
+        if not spread:
+            return math.nan
+        return (self.log_likelihood + math.fsum(self.entropies) * _LN2) / math.sqrt(spread)
+
+    def share_within(self, rank: int) -> float:
+        """The share of tokens that were among the `rank` likeliest; NaN for an empty text.
+
+        With the ranks 10, 100 and 1000 these are the buckets of GLTR: text that a model wrote has few tokens beyond
+        them.  Gehrmann et al. 2019, "GLTR: Statistical Detection and Visualization of Generated Text",
+        arXiv:1906.04043.  Raises InputError for a rank below 1.
+
+        >>> import gpt2fast
+        >>> score = gpt2fast.load("demo").score("Once upon a time there was a philosopher.")
+        >>> [round(score.share_within(rank), 2) for rank in (10, 100, 1000)]
+        [0.71, 0.93, 1.0]
+        """
+        rank = whole_number("rank", rank, least=1)
+        return float(np.count_nonzero(self.ranks <= rank) / len(self)) if len(self) else math.nan
 
     @cached_property
     def num_bytes(self) -> int:
@@ -309,11 +350,12 @@ def score_texts(
     scored = score_sequences(
         model, tokenizer, texts, context=context, stride=stride, bos=bos, eos=eos, allow_special=allow_special
     )
-    for _ in measured(model, shared_vocabulary(model, tokenizer), [[text.sequence for text in scored]]):
+    sequences = [text.sequence for text in scored]
+    for _ in measured(model, shared_vocabulary(model, tokenizer), [sequences]):
         pass
     of_text = bos and not len(context)
-    starts = WordStarts(partial(_read_starts, model, tokenizer, [text.sequence for text in scored], of_text=of_text))
-    return [replace(text.score(), _starts=partial(starts.of, i)) for i, text in enumerate(scored)]
+    starts = Later(partial(_read_starts, model, tokenizer, sequences, of_text=of_text))
+    return [replace(text.score(), _starts=starts.of(i)) for i, text in enumerate(scored)]
 
 
 def _read_starts(model: Model, tokenizer: Tokenizer, sequences: List[ScoredSequence], *, of_text: bool) -> list[Starts]:
@@ -579,6 +621,7 @@ class ScoredText(NamedTuple):
             log_probabilities=measures[:, 0],
             ranks=measures[:, 1].astype(np.int64),
             entropies=measures[:, 2],
+            variances=measures[:, 3],
         )
 
 

@@ -10,11 +10,10 @@ Probabilities", arXiv:2406.10851.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as List
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +23,7 @@ from gpt2fast.errors import InputError, UnknownTokenError
 from gpt2fast.kernels import elementwise
 from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["BowCorrection", "Starts", "WordStarts", "bow_kind", "corrections", "log_shares", "word_starting_ids"]
+__all__ = ["BowCorrection", "Starts", "bow_kind", "corrections", "log_shares", "word_starting_ids"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,21 +76,6 @@ class Starts:
     ends: npt.NDArray[np.bool_]
     #: Whether the first token begins a text, and is not the continuation of one.
     of_text: bool
-
-
-class WordStarts:
-    """The `Starts` of texts that were scored together, all of which are read when the first is asked for."""
-
-    def __init__(self, read: Callable[[], List[Starts]]) -> None:
-        self._read = read
-
-    @cached_property
-    def _all(self) -> List[Starts]:
-        return self._read()
-
-    def of(self, number: int) -> Starts:
-        """Those of a text, by its number."""
-        return self._all[number]
 
 
 def bow_kind(value: Any) -> BowCorrection:

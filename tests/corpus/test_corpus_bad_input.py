@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 import gpt2fast
-from gpt2fast.corpus import documents, tokenize_files
+from gpt2fast.corpus import documents, lines, tokenize_files
 
 LINES = {
     b'{"text": "good"}': None,
@@ -101,11 +101,11 @@ def test_long_text_that_is_not_utf8(tmp_path, monkeypatch):
 
 
 def test_lines_that_are_too_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "MOST_BYTES_OF_A_LINE", 1000)
+    monkeypatch.setattr(lines, "MOST_BYTES_OF_A_LINE", 1000)
     monkeypatch.setattr(documents, "BATCH_BYTES", 300)
     path = tmp_path / "in.jsonl"
-    lines = ['{"text": "a"}', json.dumps({"text": "b" * 5000}), '{"text": "c"}', json.dumps({"text": "d" * 5000})]
-    path.write_text("\n".join(lines))
+    texts = ['{"text": "a"}', json.dumps({"text": "b" * 5000}), '{"text": "c"}', json.dumps({"text": "d" * 5000})]
+    path.write_text("\n".join(texts))
     with pytest.raises(gpt2fast.InputError, match=r"in\.jsonl:2: longer than"):
         tokenize_files(path, tmp_path / "out.npy")
     told = []

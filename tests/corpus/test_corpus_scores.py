@@ -20,9 +20,10 @@ import zstandard
 
 import gpt2fast
 from gpt2fast.cli import main
-from gpt2fast.corpus import documents, scores
+from gpt2fast.corpus import documents, score_rows
 from gpt2fast.corpus.scores import score_files
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
+from gpt2fast.scoring import binoculars
 
 TEXTS = [
     "Once upon a time there was a fox.\n",
@@ -113,6 +114,54 @@ def test_texts_in_tables_are_as_they_were(lm: gpt2fast.LanguageModel, tmp_path: 
     assert table["tokens"].tolist() == [len(lm.score(text)) for text in texts]
 
 
+@pytest.mark.parametrize("out", ["b.parquet", "b.jsonl", "b.tsv"])
+def test_what_tells_of_an_author(lm: gpt2fast.LanguageModel, tmp_path: Path, out: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl(TEXTS))
+    observer = gpt2fast.load("demo", dtype="int8")
+    score_files(tmp_path / "a.jsonl", tmp_path / out, lm, detect=True, observer=observer, stride=64)
+    seen = binoculars(lm, observer, TEXTS, stride=64)
+    for row, text, pair in zip(rows(tmp_path / out), TEXTS, seen, strict=True):
+        score = lm.score(text, stride=64)
+        expected = {f"top_{rank}": score.share_within(rank) for rank in (10, 100, 1000)}
+        expected["variance"] = float(score.variances.mean()) if len(score) else math.nan
+        expected |= {"curvature": score.curvature, "binoculars": pair.ratio, "perplexity": score.perplexity}
+        for name, value in expected.items():
+            assert row[name] == (None if math.isnan(value) else pytest.approx(value, rel=1e-8)), name
+
+
+def test_variances_of_tokens(lm: gpt2fast.LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl(TEXTS))
+    score_files(tmp_path / "a.jsonl", tmp_path / "b.parquet", lm, tokens=True, detect=True)
+    for row, text in zip(rows(tmp_path / "b.parquet"), TEXTS, strict=True):
+        assert row["variances"] == lm.score(text).variances.tolist()
+
+
+def test_documents_are_kept_by_what_tells_of_an_author(lm: gpt2fast.LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl(TEXTS))
+    observer = gpt2fast.load("demo", dtype="int8")
+    keep = "top_10 < 1 and (curvature > 0 or binoculars < 1)"
+    found = zip(lm.score_batch(TEXTS), binoculars(lm, observer, TEXTS), strict=True)
+    expected = [
+        i
+        for i, (score, pair) in enumerate(found)
+        if score.share_within(10) < 1 and (score.curvature > 0 or pair.ratio < 1)
+    ]
+    assert 0 < len(expected) < len(TEXTS)
+    summary = score_files(tmp_path / "a.jsonl", tmp_path / "b.jsonl", lm, keep=keep, observer=observer)
+    assert [row["id"] for row in rows(tmp_path / "b.jsonl")] == expected
+    assert summary.kept == len(expected)
+    with pytest.raises(InputError, match="asks for binoculars, which two models look through; say the observer"):
+        score_files(tmp_path / "a.jsonl", tmp_path / "c.jsonl", lm, keep=keep)
+
+
+def test_an_observer_of_another_vocabulary(
+    lm: gpt2fast.LanguageModel, toy: gpt2fast.LanguageModel, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl(TEXTS))
+    with pytest.raises(InputError, match="the observer's tokenizer has 270 tokens"):
+        score_files(tmp_path / "a.jsonl", tmp_path / "b.jsonl", lm, observer=toy)
+
+
 def test_several_files_and_text_files(lm: gpt2fast.LanguageModel, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("one\n---\ntwo\n---\nthree\n")
@@ -129,7 +178,7 @@ def test_several_files_and_text_files(lm: gpt2fast.LanguageModel, tmp_path: Path
 
 def test_long_documents_and_many(lm: gpt2fast.LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "PART_BYTES", 64)
-    monkeypatch.setattr(scores, "_GROUP_BYTES", 50)
+    monkeypatch.setattr(score_rows, "GROUP_BYTES", 50)
     texts = [f"{i} " * (i % 50) for i in range(60)]
     (tmp_path / "a.txt").write_text("\n---\n".join(texts))
     summary = score_files(tmp_path / "a.txt", tmp_path / "b.jsonl", lm, separator="---", text=True)
@@ -222,6 +271,16 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert [row["text"] for row in rows(Path("b.parquet"))] == ["a b c"]
     assert main(["score", "a.jsonl", "-o", "b.jsonl", "--field", "body", "--on-error", "skip", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_command_with_an_observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_bytes(jsonl(TEXTS[:1]))
+    assert main(["score", "a.jsonl", "-o", "b.jsonl", "--quiet", "--detect", "--observer", "demo"]) == 0
+    (row,) = rows(Path("b.jsonl"))
+    assert list(row)[7:-2] == ["variance", "curvature", "top_10", "top_100", "top_1000"]
+    assert list(row)[-2:] == ["binoculars", "numerics_version"]
+    assert main(["score", "--text", "a", "--detect"]) == 2
 
 
 def test_a_progress_bar_where_asked_for(

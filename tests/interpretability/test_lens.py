@@ -23,6 +23,7 @@ def test_the_last_row_is_the_score(dtype):
     assert seen.log_probabilities.shape == seen.ranks.shape == (7, len(score.tokens))
     assert seen.ids.tolist() == list(score.ids)
     np.testing.assert_array_equal(seen.log_probabilities[-1], score.log_probabilities)
+    np.testing.assert_array_equal(seen.entropies[-1], score.entropies)
     np.testing.assert_array_equal(seen.ranks[-1], [token.rank for token in score.tokens])
     np.testing.assert_allclose(seen.surprisal[-1], [token.surprisal for token in score.tokens])
 

@@ -118,7 +118,7 @@ MADE_HERE = {
     *("Beam", "Cache", "DecodeStream", "Entry", "File", "GPT2", "Generation", "Outputs", "Published", "RawTensor"),
     *("SafeOpen", "Score", "ScoreSummary", "SpanScore", "Step", "Summary", "TensorSlice", "TokenScore", "Tokenizer"),
     *("ComparedPair", "Comparison", "CompressedReader", "CompressedWriter", "Info", "Lens", "Look", "LookArrays"),
-    "ModelRecord",
+    *("Binoculars", "ModelRecord"),
 }
 # It serves until the process ends, and passes what it is given to `create_app` first.
 NOT_CALLED = {"server.serve"}
@@ -316,6 +316,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
         "Comparison.rows": (compared.rows, {}),
         "Look.html": (lm.look("a b").html, {}),
         "interpretability.lens": (interpretability.lens, {"lm": lm, "text": "a"}),
+        "scoring.binoculars": (scoring.binoculars, {"performer": lm, "observer": lm, "texts": ["a"]}),
         "scoring.regions": (scoring.regions, {"text": "a |b| c"}),
         "scoring.word_rows": (consumed(scoring.word_rows), {"lm": lm, "items": [{"text": "a b"}]}),
         "compression.compress": (compression.compress, {"data": b"hi", "lm": lm}),
@@ -333,6 +334,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
         "CompressedWriter.write": (lambda data: writer.write(data), {"data": b"hi"}),
         "ModelRecord.from_bytes": (record.from_bytes, {"body": record.to_bytes()}),
         "ModelRecord.to_bytes": (record.to_bytes, {}),
+        "Score.share_within": (score.share_within, {"rank": 10}),
         "Score.starts": (score.starts, {}),
         "Score.by_spans": (score.by_spans, {"spans": [(0, 2)]}),
         "Score.by_word": (score.by_word, {}),

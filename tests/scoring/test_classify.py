@@ -135,3 +135,28 @@ def test_refusals(of_texts: gpt2fast.LanguageModel) -> None:
     with pytest.raises(InputError, match="the checkpoint has no head for labels"):
         gpt2fast.load("demo").classify(["a"])
     assert of_texts.classify([]) == []
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ["sequence", "tokens"])
+def test_a_classifier_is_written_with_its_head(tmp_path: Path, name: str, packed: bool) -> None:
+    lm = gpt2fast.load(DATA / name, dtype="int8" if packed else "float32")
+    lm.save_pretrained(tmp_path, packed=packed, max_shard_size="20KB" if not packed else "5GB")
+    again = gpt2fast.load(tmp_path, dtype="int8" if packed else "float32")
+    assert again.head is not None
+    assert lm.head is not None
+    assert (again.head.of, again.head.labels, again.head.problem_type) == (
+        lm.head.of,
+        lm.head.labels,
+        lm.head.problem_type,
+    )
+    assert again.head.pad_token_id == lm.head.pad_token_id
+    for one, other in zip(again.classify(TEXTS), lm.classify(TEXTS), strict=True):
+        pairs = zip(one, other, strict=True) if isinstance(one, list) else [(one, other)]
+        assert all(a.logits.tobytes() == b.logits.tobytes() for a, b in pairs)
+    before, after = (json.loads((path / "config.json").read_text()) for path in (DATA / name, tmp_path))
+    for key in ("architectures", "id2label", "label2id", "pad_token_id"):
+        assert after[key] == before[key]
+    bias = [key for key in safetensors.load_file(DATA / name / "model.safetensors") if key.endswith("er.bias")]
+    written = [key for path in tmp_path.glob("*.safetensors") for key in safetensors.load_file(path)]
+    assert [key for key in written if key in ("score.bias", "classifier.bias")] == bias

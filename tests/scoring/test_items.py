@@ -16,6 +16,7 @@ import gpt2fast
 from gpt2fast.cli import main
 from gpt2fast.corpus import score_items
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
+from gpt2fast.interpretability import lens
 from gpt2fast.scoring import regions, word_rows
 
 ITEMS = [
@@ -53,6 +54,57 @@ def test_regions(text: str, whole: str, found: list[str]) -> None:
     joined, spans = regions(text)
     assert joined == whole
     assert [joined[slice(*span)] for span in spans] == found
+
+
+def test_a_row_for_each_layer(lm: gpt2fast.LanguageModel) -> None:
+    n_layer = lm.model.config.n_layer
+    plain = list(word_rows(lm, ITEMS, text="sentence", separator="|", frequencies={"horse": 20.0}))
+    rows = list(word_rows(lm, ITEMS, text="sentence", separator="|", frequencies={"horse": 20.0}, layers=True))
+    assert list(rows[0])[:4] == ["item", "condition", "region", "layer"]
+    assert [row["layer"] for row in rows] == list(range(n_layer + 1)) * len(plain)
+    whole = [{name: value for name, value in row.items() if name != "layer"} for row in rows]
+    assert pandas.DataFrame(whole[n_layer :: n_layer + 1]).equals(pandas.DataFrame(plain))  # the last one is the score
+    text = regions(ITEMS[0]["sentence"])[0]
+    seen = lens(lm, text)
+    of_text = [row for row in rows if row["condition"] == "reduced"]
+    for layer in range(n_layer + 1):
+        bits = sum(row["surprisal"] for row in of_text if row["layer"] == layer)
+        assert bits == pytest.approx(seen.surprisal[layer].sum())
+        first = next(row for row in of_text if row["layer"] == layer)
+        assert (first["rank"], first["entropy"]) == (seen.ranks[layer, 0], seen.entropies[layer, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bow_correction": True}, "bow_correction does not go with layers"),
+        ({"context": "The"}, "context does not go with layers"),
+        ({"stride": 8}, "stride does not go with layers"),
+        ({"bos": False}, "bos does not go with layers"),
+    ],
+)
+def test_what_does_not_go_with_layers(lm: gpt2fast.LanguageModel, options: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        list(word_rows(lm, ITEMS, text="sentence", layers=True, **options))
+    with pytest.raises(InputError, match="the text would be"):
+        list(word_rows(lm, [{"text": "a b " * 600}], layers=True))
+
+
+@pytest.mark.parametrize("out", ["out.csv", "out.tsv", "out.jsonl", "out.parquet", "out.arrow"])
+def test_a_file_with_layers(lm: gpt2fast.LanguageModel, items: Path, tmp_path: Path, out: str) -> None:
+    command = ["score", "--by-word", str(items), "--text-column", "sentence", "--layers", "--quiet"]
+    assert main([*command, "-o", str(tmp_path / out)]) == 0
+    read: Any = {
+        "out.csv": pandas.read_csv,
+        "out.tsv": lambda path: pandas.read_csv(path, sep="\t"),
+        "out.jsonl": lambda path: pandas.read_json(path, lines=True),
+        "out.parquet": pandas.read_parquet,
+        "out.arrow": pyarrow.feather.read_feather,
+    }
+    table = read[out](tmp_path / out)
+    assert sorted(set(table["layer"])) == list(range(7))
+    assert len(table) == 7 * len(list(word_rows(lm, ITEMS, text="sentence")))
+    assert main(["score", "--by-word", str(items), "--layers"]) == 2
 
 
 def test_a_row_for_each_word(lm: gpt2fast.LanguageModel) -> None:

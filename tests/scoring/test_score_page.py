@@ -104,6 +104,8 @@ def after(tab: Browser, element: str, name: str) -> str:
 
 def test_the_keyboard_shows_numbers(tab: Browser) -> None:
     seen = []
+    tab.press("Tab", 9)
+    assert tab.value("document.activeElement.id") == "by-surprisal"  # the choice of colours is one stop
     count = tab.value("document.querySelectorAll('main span').length")
     for _ in range(count):
         tab.press("Tab", 9)
@@ -116,6 +118,43 @@ def test_the_keyboard_shows_numbers(tab: Browser) -> None:
     assert after(tab, "document.activeElement", "bottom") == "0px"
     tab.value("document.activeElement.blur()")
     assert after(tab, "document.querySelector('main span')", "content") == "none"
+
+
+def test_the_other_colouring_shows_ranks(tab: Browser, lm: gpt2fast.LanguageModel) -> None:
+    def colours() -> list[str]:
+        found: list[str] = tab.value(
+            "[...document.querySelectorAll('main span')].map(token => getComputedStyle(token).backgroundColor)"
+        )
+        return found
+
+    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+    before = colours()
+    assert not tab.value("document.querySelector('.ranks').offsetHeight")
+    tab.value("document.querySelector('label[for=by-rank]').click()")
+    assert tab.value("document.querySelector('.ranks').offsetHeight")
+    assert not tab.value("document.querySelector('.bits').offsetHeight")
+    variables = ["--top-10", "--top-100", "--top-1000", "--beyond"]
+    of_bucket = [
+        tab.value(f"getComputedStyle(document.documentElement).getPropertyValue('{name}')").split()
+        for name in variables
+    ]
+    tokens = Tokens(render_html(lm.score(TEXT), "a text")).tokens
+    expected = []
+    for attributes, _ in tokens:
+        rank = max(int(rank) for rank in re.findall(r"rank (\d+), entropy", attributes["data-numbers"]))
+        bucket = sum(rank > border for border in (10, 100, 1000))
+        expected.append(f"rgba({', '.join(of_bucket[bucket])}, 0.7)")
+    assert colours() == expected
+    assert len(set(expected)) > 2
+    tab.value("document.querySelector('label[for=by-surprisal]').click()")
+    assert colours() == before
+
+
+def test_the_shares_of_the_buckets_are_told(lm: gpt2fast.LanguageModel) -> None:
+    score = lm.score(TEXT)
+    shares = [f"{(score.ranks <= border).mean():.1%} to {border}" for border in (10, 100, 1000)]
+    assert f"Of all tokens {', '.join(shares)}." in render_html(score, "a text")
+    assert "Of all tokens" not in render_html(lm.score(""), "a text")
 
 
 def test_paper_has_the_numbers_and_the_colours(tab: Browser) -> None:
@@ -135,9 +174,17 @@ def test_contrast_is_enough_everywhere(tab: Browser, scheme: str) -> None:
     hot = tab.value("getComputedStyle(document.documentElement).getPropertyValue('--hot')")
     ground, text, colour = ([float(number) for number in re.findall(r"\d+", value)] for value in (paper, ink, hot))
     for depth in (0, 0.25, 0.5, 0.75, 1):
-        mixed = [depth * c + (1 - depth) * g for c, g in zip(colour, ground, strict=True)]
-        light, dark = sorted((luminance(mixed), luminance(text)), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5  # what WCAG 2 asks of text
+        assert contrast(colour, depth, ground, text) >= 4.5  # what WCAG 2 asks of text
+    for name in ("top-10", "top-100", "top-1000", "beyond"):
+        bucket = tab.value(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}')")
+        assert contrast([float(number) for number in bucket.split()], 0.7, ground, text) >= 4.5
+
+
+def contrast(colour: list[float], depth: float, ground: list[float], text: list[float]) -> float:
+    """The contrast of `text` on a colour that covers the ground at this depth."""
+    mixed = [depth * c + (1 - depth) * g for c, g in zip(colour, ground, strict=True)]
+    light, dark = sorted((luminance(mixed), luminance(text)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
 
 
 def luminance(colour: list[float]) -> float:

@@ -42,6 +42,8 @@ class Lens:
     log_probabilities: npt.NDArray[np.float64]
     #: How many tokens were more probable, plus one, int64 (L + 1, T).
     ranks: npt.NDArray[np.int64]
+    #: Entropies, in bits, of the distributions that the tokens came from, float64 (L + 1, T).
+    entropies: npt.NDArray[np.float64]
 
     @property
     def surprisal(self) -> npt.NDArray[np.float64]:
@@ -79,4 +81,4 @@ def lens(lm: Pair, text: str | bytes) -> Lens:
     values = np.stack(found)  # [L + 1, T, 4]
     if np.isnan(values).any():
         raise NonFiniteError("the logits are not finite after every layer; the weights are damaged")
-    return Lens(np.array(ids[1:], np.int64), values[:, :, 0], values[:, :, 1].astype(np.int64))
+    return Lens(np.array(ids[1:], np.int64), values[:, :, 0], values[:, :, 1].astype(np.int64), values[:, :, 2])
