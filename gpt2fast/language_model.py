@@ -579,7 +579,7 @@ class LanguageModel:
         proposals are good; `Generation.drafted` and `Generation.accepted` tell how good they were.
 
         With neither it is "lookup" where logits are the same bit for bit however many tokens a pass takes: on a CPU,
-        with `gemm="panel"`.  Elsewhere it is "off".
+        with `gemm="panel"`.  Elsewhere it is "off", and within `GPT2.hooks`, whose functions would see proposals, too.
 
         Raises InputError or InputTypeError where both are given, or one that cannot draft for this model.
         """
@@ -591,7 +591,7 @@ class LanguageModel:
                 raise InputTypeError(f"draft is of type {type(draft).__name__}; expected a LanguageModel or a GPT2")
             return ModelDrafter(self.model, model, size)
         if speculate is None:
-            speculate = "lookup" if self.model.gemm == "panel" else "off"
+            speculate = "lookup" if self.model.gemm == "panel" and not self.model.has_hooks else "off"
         if not isinstance(speculate, str) or speculate not in ("int4", "int8", "lookup", "off"):
             raise InputError(f"speculate is {speculate!r}; expected 'int4', 'int8', 'lookup' or 'off'")
         if speculate == "off":

@@ -360,3 +360,13 @@ def test_copies_have_no_hooks(one):
     with one.hooks([("hook_embed", nothing)]):
         assert not one.__copy__().has_hooks
         assert not one.with_dtype("int8").has_hooks
+
+
+def test_no_tokens_are_proposed_to_functions():
+    """Unless they are asked for: a function would see what is then thrown away."""
+    lm = load("demo")
+    assert lm.drafter() is not None
+    with lm.model.hooks([]):
+        assert lm.drafter() is None
+        assert lm.drafter(speculate="lookup") is not None
+    assert lm.drafter() is not None

@@ -317,6 +317,20 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
         "Look.html": (lm.look("a b").html, {}),
         "interpretability.lens": (interpretability.lens, {"lm": lm, "text": "a"}),
         "scoring.binoculars": (scoring.binoculars, {"performer": lm, "observer": lm, "texts": ["a"]}),
+        "interpretability.ablation": (interpretability.ablation, {"lm": lm, "name": "hook_embed"}),
+        # Their names may be a function of the caller's, whose errors are the caller's.
+        "interpretability.ablation_sweep": (
+            lambda text, metric, by, mean_over, last_only, bos: interpretability.ablation_sweep(
+                lm, text, metric, "z", by=by, mean_over=mean_over, last_only=last_only, bos=bos
+            ),
+            {"text": "a", "metric": np.max, "by": "head", "mean_over": None, "last_only": False, "bos": True},
+        ),
+        "interpretability.patch_sweep": (
+            lambda clean, corrupted, metric, by, last_only, bos: interpretability.patch_sweep(
+                lm, clean, corrupted, metric, "z", by=by, last_only=last_only, bos=bos
+            ),
+            {"clean": "a", "corrupted": "b", "metric": np.max, "by": "head", "last_only": False, "bos": True},
+        ),
         "scoring.regions": (scoring.regions, {"text": "a |b| c"}),
         "scoring.word_rows": (consumed(scoring.word_rows), {"lm": lm, "items": [{"text": "a b"}]}),
         "compression.compress": (compression.compress, {"data": b"hi", "lm": lm}),
