@@ -14,6 +14,7 @@ from gpt2fast.checkpoint.config import Config
 from gpt2fast.errors import InputError, InputTypeError
 from gpt2fast.generation.sequence import FinishReason, GeneratedSequence, Generation, Step
 from gpt2fast.generation.settings import Settings
+from gpt2fast.model.hooks.steering import Steer, Steering, checked_steer
 from gpt2fast.model.pairing import Configured, beginning, ends, shared_vocabulary
 from gpt2fast.scheduler import Drafter, Model, Scheduler
 from gpt2fast.tokenizer.encoding import Tokenizer
@@ -35,15 +36,17 @@ def generate(
     n: int = 1,
     on_token: Callable[[Step], object] | None = None,
     drafter: Drafter[GeneratedSequence] | None = None,
+    steer: Sequence[Steer] | None = None,
 ) -> list[list[Generation]]:
     """The `n` texts that continue each of `prompts`, lists of token ids; an empty one starts from the token
     that texts come after.
 
     `on_token` is called with every `Step` as it is made, and ends that text with it where it returns True; a `drafter`
-    makes it quicker and changes nothing else.  Raises InputError, before anything is computed, where a prompt has ids
-    outside the vocabulary or does not fit the context, and where the model's logits are not finite.
+    makes it quicker and changes nothing else.  `steer` has for each prompt what its texts are steered with; drafts are
+    not.  Raises InputError, before anything is computed, where a prompt has ids outside the vocabulary or does not fit
+    the context, or a vector does not fit the model; and where the model's logits are not finite.
     """
-    texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
+    texts = generated_sequences(model, tokenizer, prompts, settings, n=n, steer=steer)
     told = [0] * len(texts)
     for step in _run(model, shared_vocabulary(model, tokenizer), texts, settings, drafter):
         number = step.prompt * n + step.sample
@@ -62,17 +65,24 @@ def steps(
     *,
     n: int = 1,
     drafter: Drafter[GeneratedSequence] | None = None,
+    steer: Sequence[Steer] | None = None,
 ) -> Iterator[Step]:
     """The tokens of the same texts as `generate`'s, one `Step` after the other, as they are made.
 
     Arguments are checked at the call; errors as in `generate`.
     """
-    texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
+    texts = generated_sequences(model, tokenizer, prompts, settings, n=n, steer=steer)
     return _run(model, shared_vocabulary(model, tokenizer), texts, settings, drafter)
 
 
 def generated_sequences(
-    model: Configured, tokenizer: Tokenizer, prompts: Sequence[Prompt], settings: Settings, *, n: int = 1
+    model: Configured,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    *,
+    n: int = 1,
+    steer: Sequence[Steer] | None = None,
 ) -> list[GeneratedSequence]:
     """The texts to be, `n` for each of `prompts`, checked and ready for a `Scheduler`.  Raises as `generate` does."""
     n = whole_number("n", n, least=1, most=MOST_TEXTS)
@@ -83,6 +93,7 @@ def generated_sequences(
         _checked(prompt, f"prompts[{i}]" if len(prompts) > 1 else "the prompt", model.config, settings, bos)
         for i, prompt in enumerate(prompts)
     ]
+    steered = _steered(steer, model, len(prompts))
     return [
         GeneratedSequence(
             tokenizer,
@@ -95,6 +106,7 @@ def generated_sequences(
             ends=ends(model, tokenizer),
             prompt=i,
             sample=sample,
+            steer=steered[i],
         )
         for i, ids in enumerate(checked)
         for sample in range(n)
@@ -131,6 +143,19 @@ def _seeds(settings: Settings, count: int) -> Sequence[int]:
     if len(seed) != count:
         raise InputError(f"seed has {len(seed)} seeds; there are {count} prompts")
     return seed
+
+
+def _steered(steer: Sequence[Steer] | None, model: Configured, count: int) -> list[tuple[Steering, ...]]:
+    """What each of `count` prompts is steered with."""
+    if steer is None:
+        return [()] * count
+    if len(steer) != count:
+        raise InputError(f"steer has {len(steer)} entries; there are {count} prompts")
+    found = [checked_steer(f"steer[{i}]" if count > 1 else "steer", one, model.config) for i, one in enumerate(steer)]
+    device = getattr(model, "device", "cpu")
+    if any(found) and device != "cpu":
+        raise InputError(f"steer was given, and the model is on {device}; texts are steered on a CPU only")
+    return found
 
 
 def _checked(prompt: Prompt, name: str, config: Config, settings: Settings, bos: int | None) -> list[int]:

@@ -13,6 +13,7 @@ from gpt2fast.errors import InputError, NonFiniteError
 from gpt2fast.generation.sampling import highest, log_probabilities, sample_key
 from gpt2fast.generation.settings import Settings
 from gpt2fast.generation.stop_strings import StopStrings, check_stop
+from gpt2fast.model.hooks.steering import Steering
 from gpt2fast.scheduler import LOGITS, Choices, Need, Sequence
 from gpt2fast.tokenizer.encoding import Tokenizer
 
@@ -93,8 +94,10 @@ class GeneratedSequence(Sequence):
         ends: frozenset[int],
         prompt: int = 0,
         sample: int = 0,
+        steer: tuple[Steering, ...] = (),
     ) -> None:
         super().__init__(list(ids))
+        self.steer = steer
         self.dropped = max(len(ids) - n_ctx, 0)
         self.prompt = prompt
         self.sample = sample

@@ -1,7 +1,19 @@
-"""What is inside a model: attention, the logit lens, direct logit attribution."""
+"""What is inside a model, and what it takes to change it: attention, the logit lens, steering, sparse autoencoders."""
 
 from gpt2fast.interpretability.lens import Lens, lens
 from gpt2fast.interpretability.look import Look
 from gpt2fast.interpretability.look_arrays import LookArrays
+from gpt2fast.interpretability.sae import SparseAutoencoder
+from gpt2fast.interpretability.steering import Steering, contrast_vector, load_steering, save_steering
 
-__all__ = ["Lens", "Look", "LookArrays", "lens"]
+__all__ = [
+    "Lens",
+    "Look",
+    "LookArrays",
+    "SparseAutoencoder",
+    "Steering",
+    "contrast_vector",
+    "lens",
+    "load_steering",
+    "save_steering",
+]

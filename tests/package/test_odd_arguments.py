@@ -36,7 +36,10 @@ from gpt2fast.generation import Settings
 from gpt2fast.integrations.datasets import ScoreExamples, TokenizeExamples
 from gpt2fast.integrations.ray import ScoreBatches, TokenizeBatches
 from gpt2fast.model.draw import Draw
+from gpt2fast.model.hooks import HookPoint
 from gpt2fast.server.api_errors import ApiError
+
+SAE = Path(__file__).parents[1] / "data" / "sae" / "standard"
 
 
 class Text(str):
@@ -118,7 +121,7 @@ MADE_HERE = {
     *("Beam", "Cache", "DecodeStream", "Entry", "File", "GPT2", "Generation", "Outputs", "Published", "RawTensor"),
     *("SafeOpen", "Score", "ScoreSummary", "SpanScore", "Step", "Summary", "TensorSlice", "TokenScore", "Tokenizer"),
     *("ComparedPair", "Comparison", "CompressedReader", "CompressedWriter", "Info", "Lens", "Look", "LookArrays"),
-    "ModelRecord",
+    *("ModelRecord", "SparseAutoencoder"),
 }
 # It serves until the process ends, and passes what it is given to `create_app` first.
 NOT_CALLED = {"server.serve"}
@@ -264,6 +267,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     compared = lm.compare([("a", "b")])
     record = compression.ModelRecord(1, "float32", "float32", 0, 8, bytes(32), bytes(32))
 
+    steering = interpretability.Steering("hook_embed", np.ones(8))
+    sae = interpretability.SparseAutoencoder.load(SAE)
+    interpretability.save_steering(home / "steer.safetensors", steering)
+
     def set_threads(num_threads: Any) -> None:
         model.num_threads = num_threads
 
@@ -316,6 +323,26 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
         "Comparison.rows": (compared.rows, {}),
         "Look.html": (lm.look("a b").html, {}),
         "interpretability.lens": (interpretability.lens, {"lm": lm, "text": "a"}),
+        "Steering": (interpretability.Steering, {"name": "hook_embed", "vector": [0.5] * 8}),
+        "Steering.__call__": (
+            lambda activation, hook: steering(activation, hook),
+            {"activation": New(lambda: np.zeros((1, 2, 8), np.float32)), "hook": HookPoint("hook_embed")},
+        ),
+        "Steering.scaled": (steering.scaled, {"factor": 2}),
+        "interpretability.contrast_vector": (
+            interpretability.contrast_vector,
+            {"lm": lm, "pairs": [("a", "b")], "name": "hook_embed"},
+        ),
+        "interpretability.load_steering": (interpretability.load_steering, {"path": home / "steer.safetensors"}),
+        "interpretability.save_steering": (
+            interpretability.save_steering,
+            {"path": "steer.safetensors", "steer": steering},
+        ),
+        "SparseAutoencoder.load": (interpretability.SparseAutoencoder.load, {"directory": SAE}),
+        "SparseAutoencoder.encode": (sae.encode, {"activation": np.ones(12)}),
+        "SparseAutoencoder.decode": (sae.decode, {"features": np.ones(30)}),
+        "SparseAutoencoder.reconstruct": (sae.reconstruct, {"activation": np.ones(12)}),
+        "SparseAutoencoder.splice": (sae.splice, {}),
         "scoring.regions": (scoring.regions, {"text": "a |b| c"}),
         "scoring.word_rows": (consumed(scoring.word_rows), {"lm": lm, "items": [{"text": "a b"}]}),
         "compression.compress": (compression.compress, {"data": b"hi", "lm": lm}),
