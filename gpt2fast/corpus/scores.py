@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from gpt2fast._internal.arguments import flag, real_number, whole_number
 from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.corpus.batches import Cursor
-from gpt2fast.corpus.documents import Reading, read_batches
+from gpt2fast.corpus.documents import Reading
+from gpt2fast.corpus.groups import document_groups, model_identity
 from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
-from gpt2fast.corpus.score_job import Place, ScoreJob, opened_scores, score_work
+from gpt2fast.corpus.score_job import Place, ScoreJob, opened_table, score_work
 from gpt2fast.corpus.tables import VERSION, Column, has_metadata, table_of
 from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
 from gpt2fast.errors import InputError, InputTypeError
@@ -31,10 +28,6 @@ if TYPE_CHECKING:
     from gpt2fast.scoring.score import Score
 
 __all__ = ["ScoreSummary", "score_files"]
-
-#: Documents that are scored together: as many as these bytes of text have, at least one.  Enough to fill many passes of
-#: the network, little enough for a bar that moves.
-_GROUP_BYTES = 1 << 14
 
 _COLUMNS = [
     Column("file", str),
@@ -184,14 +177,13 @@ def score_files(
         "stride": stride,
         "bos": bos,
         "allow_special": allow_special,
-        "model": _identity(lm),
+        "model": model_identity(lm),
         "inputs": [[source.path, source.size, source.mtime_ns] for source in sources],
     }
     score = partial(lm.score_batch, context=context, stride=stride, bos=flag("bos", bos), allow_special=allow_special)
     try:
-        with opened_scores(
-            path, sources, columns, identity, on_error=on_error, overwrite=overwrite, restart=restart
-        ) as job:
+        make = partial(ScoreJob, columns=columns, identity=identity, on_error=on_error)
+        with opened_table(path, sources, make, overwrite=overwrite, restart=restart) as job:
             if not job.finished:
                 _run(job, sources, how, score, columns, progress, checkpoint_seconds)
             job.publish(path, overwrite=overwrite, metadata=metadata)
@@ -201,17 +193,6 @@ def score_files(
             raise OSError(error.errno, message, error.filename or score_work(path)) from error
         raise
     return ScoreSummary(**asdict(job.counts), seconds=time.perf_counter() - start, resumed=job.resumed)
-
-
-def _identity(lm: LanguageModel) -> str:
-    """What tells models apart, and tokenizers: their settings, and where they are the same bits every time also the
-    logits of a few ids."""
-    digest = hashlib.blake2b(pickle.dumps(lm.tokenizer, 4), digest_size=16)
-    digest.update(repr((lm.model.config, lm.model.dtype, lm.model.device, lm.model.gemm)).encode())
-    if lm.model.same_bits:
-        ids = np.arange(min(8, lm.model.config.n_ctx)) % lm.model.config.vocab_size
-        digest.update(np.ascontiguousarray(lm.model(ids, last_only=True)).tobytes())
-    return digest.hexdigest()
 
 
 def _run(
@@ -234,7 +215,7 @@ def _run(
             for number in range(first, len(sources)):
                 if number > first:
                     job.place = Place(Cursor(number), skipped=job.counts.skipped)
-                for group in _groups(sources[number], job.place, how):
+                for group in document_groups(sources[number], job.place, how):
                     scores = score(group.texts) if group.texts else []
                     rows = [_row(sources[number], group.number + i, one, columns) for i, one in enumerate(scores)]
                     whole = False
@@ -261,53 +242,6 @@ def _run(
                     if error.errno not in NO_ROOM:
                         raise
             raise
-
-
-@dataclass
-class _Group:
-    """Documents that are scored together, the number of the first in its file, how far in the file they bring us, and
-    how many were left out up to here."""
-
-    texts: list[str]
-    number: int
-    raw: int
-    skipped: int
-    after: Place
-
-
-def _groups(source: Input, start: Place, how: Reading) -> Iterator[_Group]:
-    """The documents of a file from a place on, some at a time."""
-    open_parts: list[bytes] = []
-    place, skipped = replace(start, behind=0), start.skipped
-    known = start.behind  # documents behind the cursor that need not be scored
-    before = 0
-    for batch in read_batches(source, start.cursor, how):
-        skipped += batch.skipped
-        texts: list[str] = []
-        size = done = 0
-        for i in range(len(batch.spans) - 1):
-            part = bytes(batch.data[batch.spans[i] : batch.spans[i + 1]])
-            done += len(part)
-            open_parts.append(part)
-            if batch.cursor.is_open and i == len(batch.spans) - 2:
-                break
-            text = b"".join(open_parts)
-            open_parts = []
-            place = replace(place, behind=place.behind + 1)
-            if place.behind <= known:
-                continue
-            place = replace(place, number=place.number + 1)
-            texts.append(text.decode())
-            size += len(text)
-            if size >= _GROUP_BYTES:
-                raw = before + (batch.raw - before) * done // max(batch.text_bytes, 1)
-                yield _Group(texts, place.number - len(texts), raw, skipped, place)
-                texts, size = [], 0
-        before = batch.raw
-        if not batch.cursor.is_open:
-            known = max(known - place.behind, 0)
-            place = replace(place, cursor=batch.cursor, behind=0, skipped=skipped)
-        yield _Group(texts, place.number - len(texts), before, skipped, place)
 
 
 def _row(source: Input, number: int, score: Score, columns: Sequence[Column]) -> list[Any]:

@@ -7,6 +7,7 @@ b_dec (d_in,), and for JumpReLU threshold (d_sae,).  Configurations of SAELens 6
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -63,6 +64,11 @@ class SparseAutoencoder:
 
     def __init__(self, settings: _Settings, tensors: Mapping[str, Floats]) -> None:
         self._settings = settings
+        digest = hashlib.sha256(repr(settings).encode())
+        for name in sorted(tensors):
+            digest.update(np.ascontiguousarray(tensors[name]).data)
+        #: The SHA-256 of its settings and weights, 32 bytes.
+        self.sha256 = digest.digest()
         self._bias = tensors["b_dec"]
         self._threshold = tensors.get("threshold")
         self._norms = np.linalg.norm(tensors["W_dec"], axis=1) if settings.rescales else None

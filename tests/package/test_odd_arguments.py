@@ -121,7 +121,7 @@ MADE_HERE = {
     *("Beam", "Cache", "DecodeStream", "Entry", "File", "GPT2", "Generation", "Outputs", "Published", "RawTensor"),
     *("SafeOpen", "Score", "ScoreSummary", "SpanScore", "Step", "Summary", "TensorSlice", "TokenScore", "Tokenizer"),
     *("ComparedPair", "Comparison", "CompressedReader", "CompressedWriter", "Info", "Lens", "Look", "LookArrays"),
-    *("ModelRecord", "SparseAutoencoder"),
+    *("ModelRecord", "SparseAutoencoder", "ActivatingToken", "MaxActivating", "ActivatingSummary"),
 }
 # It serves until the process ends, and passes what it is given to `create_app` first.
 NOT_CALLED = {"server.serve"}
@@ -268,6 +268,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     record = compression.ModelRecord(1, "float32", "float32", 0, 8, bytes(32), bytes(32))
 
     steering = interpretability.Steering("hook_embed", np.ones(8))
+    activating = interpretability.max_activating(lm, ["a b"], "blocks.0.mlp.hook_post", units=[1])
+    example = activating[1][0]
     sae = interpretability.SparseAutoencoder.load(SAE)
     interpretability.save_steering(home / "steer.safetensors", steering)
 
@@ -338,6 +340,16 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
             interpretability.save_steering,
             {"path": "steer.safetensors", "steer": steering},
         ),
+        "ActivatingToken.marked": (lambda left, right: example.marked(left, right), {"left": "[", "right": "]"}),
+        "interpretability.max_activating": (
+            interpretability.max_activating,
+            {"lm": lm, "texts": ["a b"], "name": "blocks.0.mlp.hook_post"},
+        ),
+        "corpus.max_activating_files": (
+            corpus.max_activating_files,
+            {"inputs": home / "a.txt", "out": "top.jsonl", "lm": lm, "name": "blocks.0.mlp.hook_post"},
+        ),
+        "MaxActivating.__getitem__": (lambda unit: activating[unit], {"unit": 1}),
         "SparseAutoencoder.load": (interpretability.SparseAutoencoder.load, {"directory": SAE}),
         "SparseAutoencoder.encode": (sae.encode, {"activation": np.ones(12)}),
         "SparseAutoencoder.decode": (sae.decode, {"features": np.ones(30)}),
