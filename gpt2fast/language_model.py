@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 from gpt2fast._internal.arguments import listed, whole_number
 from gpt2fast.checkpoint.heads import LabelHead, read_head
@@ -20,6 +20,7 @@ from gpt2fast.generation.speculation import ModelDrafter, PromptLookup
 from gpt2fast.hub.models import resolve
 from gpt2fast.model.backend import CacheDType, DType, Gemm
 from gpt2fast.model.gpt2 import GPT2
+from gpt2fast.model.hooks.steering import Steering
 from gpt2fast.model.pairing import warn_of_ends
 from gpt2fast.scheduler import Drafter
 from gpt2fast.scoring.classify import Classification, TokenLabel, classify
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from gpt2fast.interpretability.look import Look
+    from gpt2fast.model.hooks.steering import Steer
 
 __all__ = ["GenerateOptions", "LanguageModel", "load"]
+
+_STEER = "a Steering, or a list with one for each prompt"
 
 
 class ConstraintOptions(TypedDict, total=False):
@@ -56,7 +60,7 @@ class ConstraintOptions(TypedDict, total=False):
 
 class GenerateOptions(ConstraintOptions, total=False):
     """What `generate`, `stream` and `generate_batch` take as keywords: the fields of `gpt2fast.generation.Settings`,
-    where each one is explained, those of `LanguageModel.drafter`, and `allow_special`."""
+    where each one is explained, those of `LanguageModel.drafter`, `steer` and `allow_special`."""
 
     max_new_tokens: int | None
     min_new_tokens: int
@@ -80,6 +84,7 @@ class GenerateOptions(ConstraintOptions, total=False):
     batch_size: int
     speculate: Literal["int4", "int8", "lookup", "off"] | None
     draft: LanguageModel | GPT2 | None
+    steer: Steering | Sequence[Steering | Sequence[Steering] | None] | None
     allow_special: bool
 
 
@@ -211,7 +216,8 @@ class LanguageModel:
         json_schema, choices, lark, grammar and token_mask, which say what the text is like.  With `allow_special`
         special tokens in the prompt, such as `<|endoftext|>`, are these tokens; else they are text.
         `on_token` is called with a `Step` for every new token; where it returns True the text ends with that token.
-        `speculate` or `draft` makes it quicker and changes nothing else; see `drafter`.
+        `speculate` or `draft` makes it quicker and changes nothing else; see `drafter`.  `steer`, a
+        `gpt2fast.interpretability.Steering` or a list of them, adds vectors to activations of every pass.
 
         Raises InputError or InputTypeError, naming the argument, before anything is computed, among them GrammarError
         for a grammar that is invalid or impossible; InputError, too, where the model's logits are not finite.  Where a
@@ -225,8 +231,11 @@ class LanguageModel:
         """
         n = whole_number("n", n, least=1)
         prompts = [self._ids(prompt, options)]
+        steer = [cast("Steer", options.pop("steer", None))]
         settings, drafter = self._split(options, n)
-        found = generate(self.model, self.tokenizer, prompts, settings, n=n, on_token=on_token, drafter=drafter)[0]
+        (found,) = generate(
+            self.model, self.tokenizer, prompts, settings, n=n, on_token=on_token, drafter=drafter, steer=steer
+        )
         return found if n > 1 else found[0]
 
     def generate_batch(
@@ -238,7 +247,9 @@ class LanguageModel:
     ) -> list[Generation]:
         """The continuations of `prompts`, in their order: each is what `generate` gives for that prompt alone.
 
-        Options and errors are those of `generate`; `seed` may be a sequence with one for each prompt.
+        Options and errors are those of `generate`; `seed` may be a sequence with one for each prompt.  `steer` may be a
+        list with an entry for each prompt, None or what `generate` takes; a prompt's text is not touched by what others
+        are steered with.
 
         >>> import gpt2fast
         >>> lm = gpt2fast.load("demo")
@@ -249,8 +260,10 @@ class LanguageModel:
         if isinstance(prompts, (str, bytes)):
             raise InputTypeError(f"prompts is one {type(prompts).__name__}; expected a list of prompts")
         ids = [self._ids(prompt, options) for prompt in listed("prompts", prompts, "a list of prompts")]
+        steer = options.pop("steer", None)
+        each = [steer] * len(ids) if steer is None or isinstance(steer, Steering) else listed("steer", steer, _STEER)
         settings, drafter = self._split(options, len(ids))
-        found = generate(self.model, self.tokenizer, ids, settings, on_token=on_token, drafter=drafter)
+        found = generate(self.model, self.tokenizer, ids, settings, on_token=on_token, drafter=drafter, steer=each)
         return [samples[0] for samples in found]
 
     def stream(self, prompt: str | bytes | Prompt, **options: Unpack[GenerateOptions]) -> Iterator[str]:
@@ -262,9 +275,9 @@ class LanguageModel:
         >>> list(gpt2fast.load("demo").stream("Once upon a time", max_new_tokens=4, temperature=0))
         [',', ' and', ' the', ' old']
         """
-        ids = self._ids(prompt, options)
+        ids, steer = self._ids(prompt, options), cast("Steer", options.pop("steer", None))
         settings, drafter = self._split(options, 1)
-        made = steps(self.model, self.tokenizer, [ids], settings, drafter=drafter)
+        made = steps(self.model, self.tokenizer, [ids], settings, drafter=drafter, steer=[steer])
         return (step.text for step in made if step.text)
 
     def beam_search(

@@ -14,7 +14,19 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from gpt2fast.cli import bench, checkpoints, compress, generate, harness, look, score, serve, tokenize, tokens
+from gpt2fast.cli import (
+    activating,
+    bench,
+    checkpoints,
+    compress,
+    generate,
+    harness,
+    look,
+    score,
+    serve,
+    tokenize,
+    tokens,
+)
 from gpt2fast.cli.common import UsageError, stdout
 from gpt2fast.cli.parser import Parser
 from gpt2fast.errors import Error
@@ -120,6 +132,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    for module in (generate, serve, tokens, tokenize, score, harness, look, compress, checkpoints, bench):
+    for module in (generate, serve, tokens, tokenize, score, harness, look, activating, compress, checkpoints, bench):
         module.add_to(commands)
     return parser

@@ -7,9 +7,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from gpt2fast._internal.arguments import real_number
 from gpt2fast.cli import common
 from gpt2fast.cli.common import UsageError
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from gpt2fast.generation import Generation, Settings
     from gpt2fast.generation.beam import Beam
     from gpt2fast.language_model import LanguageModel
+    from gpt2fast.model.hooks import Steering
 
 #: Options that choose tokens by chance, and what they are where nothing is said; a beam search takes none of them.
 _CHANCE = {
@@ -54,6 +57,7 @@ def add_to(commands: Any) -> None:
     _add_length(generate.add_argument_group("how long"))
     _add_choice(generate.add_argument_group("how tokens are chosen"))
     _add_grammar(generate.add_argument_group("what the text is like (pip install 'gpt2fast[grammar]')"))
+    _add_steer(generate.add_argument_group("what is added to activations"))
     common.add_speculate(generate)
     common.add_allow_special(generate)
     output = generate.add_argument_group("what is written")
@@ -124,9 +128,27 @@ def _grammar(options: argparse.Namespace) -> dict[str, Any]:
     return read or {name: getattr(options, name) for name in ("regex", "choices") if getattr(options, name) is not None}
 
 
+def _add_steer(group: Any) -> None:
+    group.add_argument(
+        "--steer",
+        action="append",
+        metavar="FILE",
+        help="add the steering vectors of this .safetensors file; may be repeated",
+    )
+    group.add_argument(
+        "--steer-strength",
+        type=float,
+        metavar="X",
+        help="times the strength that each file says; below 0 it steers the other way (default: 1)",
+    )
+
+
 def _generate(options: argparse.Namespace) -> None:
     prompt = _prompt(options)
     from gpt2fast.generation import Settings
+
+    if options.steer_strength is not None and options.steer is None:
+        raise UsageError("--steer-strength is for the vectors of --steer FILE; without them, it has no use")
 
     if options.logprobs is not None and not options.json:
         raise UsageError("--logprobs is written with --json only")
@@ -153,12 +175,39 @@ def _generate(options: argparse.Namespace) -> None:
             **_grammar(options),
             **{name: getattr(options, name) for name in _CHANCE},
         )
+    steer = _steering(options)
     lm = common.load(options)
     ids = common.encode(lm.tokenizer, prompt, options)
     write = _search if beams else _sample
-    told = write(lm, ids, settings, options, prompt if options.echo else b"")
+    with _steered(lm, steer):
+        told = write(lm, ids, settings, options, prompt if options.echo else b"")
     if not options.quiet:
         print(f"[{told}]", file=sys.stderr)
+
+
+def _steering(options: argparse.Namespace) -> list[Steering]:
+    """The vectors of the files of --steer, as strong as they are to be."""
+    if options.steer is None:
+        return []
+    from gpt2fast.interpretability import load_steering
+
+    factor = 1.0 if options.steer_strength is None else options.steer_strength
+    with common.usage():
+        real_number("--steer-strength", factor)
+    return [one.scaled(factor) for path in options.steer for one in load_steering(path)]
+
+
+@contextmanager
+def _steered(lm: LanguageModel, steer: Sequence[Steering]) -> Iterator[None]:
+    """Whatever is generated in the block, by a beam search as well, is steered."""
+    if steer:
+        from gpt2fast.model.hooks.steering import checked_steer
+
+        checked_steer("--steer", steer, lm.model.config)
+        with lm.model.hooks([(one.name, one) for one in steer]):
+            yield
+    else:
+        yield
 
 
 def _sample(lm: LanguageModel, ids: list[int], settings: Settings, options: argparse.Namespace, echo: bytes) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpt2fast._internal.arguments import flag, one_of, real_number, whole_number
 from gpt2fast._internal.threads import resolve_num_threads
 from gpt2fast.corpus import cluster, local
+from gpt2fast.corpus.activating import ActivatingSummary, max_activating_files
 from gpt2fast.corpus.documents import Reading
 from gpt2fast.corpus.inputs import find_inputs
 from gpt2fast.corpus.items import score_items
@@ -22,7 +23,15 @@ from gpt2fast.errors import InputError, InputTypeError
 if TYPE_CHECKING:
     from gpt2fast.tokenizer.encoding import Tokenizer
 
-__all__ = ["ScoreSummary", "Summary", "score_files", "score_items", "tokenize_files"]
+__all__ = [
+    "ActivatingSummary",
+    "ScoreSummary",
+    "Summary",
+    "max_activating_files",
+    "score_files",
+    "score_items",
+    "tokenize_files",
+]
 
 
 def tokenize_files(

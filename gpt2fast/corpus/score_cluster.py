@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
+from gpt2fast.corpus.groups import groups
 from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.cluster import (
     Unit,
@@ -36,7 +37,7 @@ from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
 from gpt2fast.corpus.score_job import Place, ScoreCounts, ScoreJob
-from gpt2fast.corpus.score_rows import Scoring, groups, shown
+from gpt2fast.corpus.score_rows import Scoring, shown
 from gpt2fast.corpus.tables import Column, table_of
 
 if TYPE_CHECKING:

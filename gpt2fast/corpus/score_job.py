@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from gpt2fast._internal.atomic import put_in_place, sync_directory
 from gpt2fast.corpus.batches import Cursor
@@ -21,7 +21,7 @@ from gpt2fast.corpus.tables import Column, table_of
 from gpt2fast.corpus.workdir import WorkDirectory, locked
 from gpt2fast.errors import InputError, MissingFileError
 
-__all__ = ["Place", "ScoreCounts", "ScoreJob", "opened_scores", "score_work"]
+__all__ = ["Place", "ScoreCounts", "ScoreJob", "opened_table", "score_work"]
 
 #: Rows that are put into the table at once.
 _ROWS = 1 << 10
@@ -62,7 +62,13 @@ class ScoreJob:
     """The rows, counts and place of a job under way."""
 
     def __init__(
-        self, work: WorkDirectory, columns: Sequence[Column], identity: dict[str, Any], on_error: str, resumable: bool
+        self,
+        work: WorkDirectory,
+        resumable: bool,
+        *,
+        columns: Sequence[Column],
+        identity: dict[str, Any],
+        on_error: str,
     ) -> None:
         self.counts = ScoreCounts()
         self.place = Place()
@@ -163,18 +169,27 @@ class ScoreJob:
         yield rows
 
 
+class Closable(Protocol):
+    """A job that lets go of its files."""
+
+    def close(self) -> None: ...
+
+
+J = TypeVar("J", bound=Closable)
+
+
 @contextmanager
-def opened_scores(
+def opened_table(
     out: str,
     sources: Sequence[Input],
-    columns: Sequence[Column],
-    identity: dict[str, Any],
+    make: Callable[[WorkDirectory, bool], J],
     *,
-    on_error: str,
     overwrite: bool,
     restart: bool,
-) -> Iterator[ScoreJob]:
+) -> Iterator[J]:
     """The job that makes the table `out`, for this process alone: at its beginning, or where it was left.
+
+    `make` gives it, of its work directory and whether it can go on where it was stopped.
 
     Raises InputError where another process is at work on it, where another job was begun in its place, and where the
     table is there and not to be replaced.
@@ -184,14 +199,14 @@ def opened_scores(
         raise MissingFileError(f"{out}: there is no directory {parent}")
     resumable = all(source.is_file for source in sources)
     with locked(score_work(out)) as work:
-        job: ScoreJob | None = None
+        job: J | None = None
         try:
             if restart or not resumable:
                 work.clear()
             progress = work.read()
             if os.path.lexists(out) and not overwrite and not (progress and progress.get("finished")):
                 raise InputError(f"{out}: is there already; to replace it, say --overwrite")
-            job = ScoreJob(work, columns, identity, on_error, resumable)
+            job = make(work, resumable)
             yield job
         finally:
             if job is not None:

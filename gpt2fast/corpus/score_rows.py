@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpt2fast._internal.numerics import numerics_version
-from gpt2fast.corpus.batches import DocumentBatch
 from gpt2fast.corpus.condition import Condition
+from gpt2fast.corpus.groups import Group
 from gpt2fast.corpus.inputs import Input
-from gpt2fast.corpus.score_job import Place, ScoreCounts
+from gpt2fast.corpus.score_job import ScoreCounts
 from gpt2fast.corpus.tables import VERSION, Column
 from gpt2fast.errors import InputError
 
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from gpt2fast.language_model import LanguageModel
     from gpt2fast.scoring.score import Score
 
-__all__ = ["KEPT_COLUMNS", "Group", "Scoring", "columns_of", "condition_of", "groups", "shown"]
-
-#: Documents that are scored together: as many as these bytes of text have, at least one.  Enough to fill many passes of
-#: the network, little enough for a bar that moves.
-GROUP_BYTES = 1 << 14
+__all__ = ["KEPT_COLUMNS", "Scoring", "columns_of", "condition_of", "shown"]
 
 #: A document's numbers, with which its row goes on after `file` and `document`.
 _NUMBERS: dict[str, tuple[type, Callable[[Score], float]]] = {
@@ -77,19 +73,6 @@ def condition_of(keep: str, *, observed: bool) -> Condition:
     if _BINOCULARS in condition.names and not observed:
         raise InputError(f"the condition {keep!r} asks for binoculars, which two models look through; say the observer")
     return condition
-
-
-@dataclass
-class Group:
-    """Documents that are scored together, the numbers of their records, the number of the first among the file's
-    documents, how far in the file they bring us, and how many were left out up to here."""
-
-    texts: list[str]
-    records: list[int]
-    number: int
-    raw: int
-    skipped: int
-    after: Place
 
 
 @dataclass(frozen=True)
@@ -160,40 +143,3 @@ def _of_place(source: Input, number: int) -> dict[str, Callable[[], Any]]:
         "document": lambda: number,
         VERSION: lambda: numerics_version,
     }
-
-
-def groups(batches: Iterable[DocumentBatch], start: Place) -> Iterator[Group]:
-    """The documents of a file, of which the batches are those from the cursor of a place on, some at a time."""
-    open_parts: list[bytes] = []
-    place, skipped = replace(start, behind=0), start.skipped
-    known = start.behind  # documents behind the cursor that need not be scored
-    before = 0
-    for batch in batches:
-        skipped += batch.skipped
-        texts: list[str] = []
-        records: list[int] = []
-        size = done = 0
-        for i in range(len(batch.spans) - 1):
-            part = bytes(batch.data[batch.spans[i] : batch.spans[i + 1]])
-            done += len(part)
-            open_parts.append(part)
-            if batch.cursor.is_open and i == len(batch.spans) - 2:
-                break
-            text = b"".join(open_parts)
-            open_parts = []
-            place = replace(place, behind=place.behind + 1)
-            if place.behind <= known:
-                continue
-            place = replace(place, number=place.number + 1)
-            texts.append(text.decode())
-            records.append(place.number - 1 if batch.records is None else int(batch.records[i]))
-            size += len(text)
-            if size >= GROUP_BYTES:
-                raw = before + (batch.raw - before) * done // max(batch.text_bytes, 1)
-                yield Group(texts, records, place.number - len(texts), raw, skipped, place)
-                texts, records, size = [], [], 0
-        before = batch.raw
-        if not batch.cursor.is_open:
-            known = max(known - place.behind, 0)
-            place = replace(place, cursor=batch.cursor, behind=0, skipped=skipped)
-        yield Group(texts, records, place.number - len(texts), before, skipped, place)

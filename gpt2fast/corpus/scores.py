@@ -24,8 +24,9 @@ from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.keep import Picks, check_keeping, write_kept
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
-from gpt2fast.corpus.score_job import Place, ScoreJob, opened_scores, score_work
-from gpt2fast.corpus.score_rows import KEPT_COLUMNS, Scoring, columns_of, condition_of, groups
+from gpt2fast.corpus.groups import groups, model_identity
+from gpt2fast.corpus.score_job import Place, ScoreJob, opened_table, score_work
+from gpt2fast.corpus.score_rows import KEPT_COLUMNS, Scoring, columns_of, condition_of
 from gpt2fast.corpus.tables import VERSION, Column, Write, has_metadata, table_of
 from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
 from gpt2fast.errors import InputError, InputTypeError
@@ -219,9 +220,9 @@ def score_files(
         "bos": bos,
         "allow_special": allow_special,
         **({} if keep is None else {"keep": keep}),
-        **({} if observer is None else {"observer": _identity(observer)}),
+        **({} if observer is None else {"observer": model_identity(observer)}),
         **({} if engine == "local" else {"engine": engine, "unit_bytes": score_cluster.UNIT_BYTES}),
-        "model": _identity(lm),
+        "model": model_identity(lm),
         "inputs": [[source.path, source.size, source.mtime_ns] for source in sources],
     }
     scoring = Scoring(
@@ -231,9 +232,8 @@ def score_files(
         {"context": context, "stride": stride, "bos": flag("bos", bos), "allow_special": allow_special},
     )
     try:
-        with opened_scores(
-            path, sources, columns, identity, on_error=on_error, overwrite=overwrite, restart=restart
-        ) as job:
+        job_of = partial(ScoreJob, columns=columns, identity=identity, on_error=on_error)
+        with opened_table(path, sources, job_of, overwrite=overwrite, restart=restart) as job:
             if not job.finished and engine == "ray":
                 score_cluster.run(job, sources, how, scoring, address=address, progress=progress)
             elif not job.finished:
@@ -245,17 +245,6 @@ def score_files(
             raise OSError(error.errno, message, error.filename or score_work(path)) from error
         raise
     return ScoreSummary(**asdict(job.counts), seconds=time.perf_counter() - start, resumed=job.resumed)
-
-
-def _identity(lm: LanguageModel) -> str:
-    """What tells models apart, and tokenizers: their settings, and where they are the same bits every time also the
-    logits of a few ids."""
-    digest = hashlib.blake2b(pickle.dumps(lm.tokenizer, 4), digest_size=16)
-    digest.update(repr((lm.model.config, lm.model.dtype, lm.model.device, lm.model.gemm)).encode())
-    if lm.model.same_bits:
-        ids = np.arange(min(8, lm.model.config.n_ctx)) % lm.model.config.vocab_size
-        digest.update(np.ascontiguousarray(lm.model(ids, last_only=True)).tobytes())
-    return digest.hexdigest()
 
 
 def _run(

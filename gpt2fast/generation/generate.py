@@ -16,6 +16,7 @@ from gpt2fast.generation.constraint import Constraint, Matcher, foreign_matcher
 from gpt2fast.generation.grammar import GrammarLimits, compile_grammar
 from gpt2fast.generation.sequence import FinishReason, GeneratedSequence, Generation, Step
 from gpt2fast.generation.settings import Settings
+from gpt2fast.model.hooks.steering import Steer, Steering, checked_steer
 from gpt2fast.model.pairing import Configured, beginning, ends, shared_vocabulary
 from gpt2fast.scheduler import Drafter, Model, Scheduler
 from gpt2fast.tokenizer.encoding import Tokenizer
@@ -38,17 +39,19 @@ def generate(
     n: int = 1,
     on_token: Callable[[Step], object] | None = None,
     drafter: Drafter[GeneratedSequence] | None = None,
+    steer: Sequence[Steer] | None = None,
 ) -> list[list[Generation]]:
     """The `n` texts that continue each of `prompts`, lists of token ids; an empty one starts from the token
     that texts come after.
 
     `on_token` is called with every `Step` as it is made, and ends that text with it where it returns True; a `drafter`
-    makes it quicker and changes nothing else.  Raises InputError, before anything is computed, where a prompt has ids
-    outside the vocabulary or does not fit the context, GrammarError where the grammar is invalid or impossible, and
+    makes it quicker and changes nothing else.  `steer` has for each prompt what its texts are steered with; drafts are
+    not.  Raises InputError, before anything is computed, where a prompt has ids outside the vocabulary or does not fit
+    the context, or a vector does not fit the model; GrammarError where the grammar is invalid or impossible; and
     InputError where the model's logits are not finite.  A processor or grammar that fails on the way ends its text
     alone, with the finish reason "error"; where there is only one text its error is raised.
     """
-    texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
+    texts = generated_sequences(model, tokenizer, prompts, settings, n=n, steer=steer)
     told = [0] * len(texts)
     for step in _run(model, shared_vocabulary(model, tokenizer), texts, settings, drafter):
         number = step.prompt * n + step.sample
@@ -67,12 +70,13 @@ def steps(
     *,
     n: int = 1,
     drafter: Drafter[GeneratedSequence] | None = None,
+    steer: Sequence[Steer] | None = None,
 ) -> Iterator[Step]:
     """The tokens of the same texts as `generate`'s, one `Step` after the other, as they are made.
 
     Arguments are checked at the call; errors as in `generate`.
     """
-    texts = generated_sequences(model, tokenizer, prompts, settings, n=n)
+    texts = generated_sequences(model, tokenizer, prompts, settings, n=n, steer=steer)
     return _run(model, shared_vocabulary(model, tokenizer), texts, settings, drafter)
 
 
@@ -84,6 +88,7 @@ def generated_sequences(
     *,
     n: int = 1,
     matchers: Callable[[], Matcher] | None = None,
+    steer: Sequence[Steer] | None = None,
 ) -> list[GeneratedSequence]:
     """The texts to be, `n` for each of `prompts`, checked and ready for a `Scheduler`.  Raises as `generate` does.
 
@@ -99,6 +104,7 @@ def generated_sequences(
     ]
     if matchers is None and checked:
         matchers = matchers_of(model, tokenizer, settings)
+    steered = _steered(steer, model, len(prompts))
     return [
         GeneratedSequence(
             tokenizer,
@@ -112,6 +118,7 @@ def generated_sequences(
             prompt=i,
             sample=sample,
             constraint=None if matchers is None else Constraint(matchers, n_vocab),
+            steer=steered[i],
         )
         for i, ids in enumerate(checked)
         for sample in range(n)
@@ -165,6 +172,19 @@ def _seeds(settings: Settings, count: int) -> Sequence[int]:
     if len(seed) != count:
         raise InputError(f"seed has {len(seed)} seeds; there are {count} prompts")
     return seed
+
+
+def _steered(steer: Sequence[Steer] | None, model: Configured, count: int) -> list[tuple[Steering, ...]]:
+    """What each of `count` prompts is steered with."""
+    if steer is None:
+        return [()] * count
+    if len(steer) != count:
+        raise InputError(f"steer has {len(steer)} entries; there are {count} prompts")
+    found = [checked_steer(f"steer[{i}]" if count > 1 else "steer", one, model.config) for i, one in enumerate(steer)]
+    device = getattr(model, "device", "cpu")
+    if any(found) and device != "cpu":
+        raise InputError(f"steer was given, and the model is on {device}; texts are steered on a CPU only")
+    return found
 
 
 def _checked(prompt: Prompt, name: str, config: Config, settings: Settings, bos: int | None) -> list[int]:

@@ -15,6 +15,7 @@ from gpt2fast.generation.processors import allow_only, process, says_stop
 from gpt2fast.generation.sampling import highest, log_probabilities, sample_key
 from gpt2fast.generation.settings import Settings
 from gpt2fast.generation.stop_strings import StopStrings, check_stop
+from gpt2fast.model.hooks.steering import Steering
 from gpt2fast.scheduler import LOGITS, Choices, Need, Sequence
 from gpt2fast.tokenizer.encoding import Tokenizer
 
@@ -99,8 +100,10 @@ class GeneratedSequence(Sequence):
         prompt: int = 0,
         sample: int = 0,
         constraint: Constraint | None = None,
+        steer: tuple[Steering, ...] = (),
     ) -> None:
         super().__init__(list(ids))
+        self.steer = steer
         self.dropped = max(len(ids) - n_ctx, 0)
         self.prompt = prompt
         self.sample = sample

@@ -12,7 +12,7 @@ from gpt2fast.errors import InputError
 from gpt2fast.model.pairing import beginning
 
 if TYPE_CHECKING:
-    from gpt2fast.interpretability.lens import Pair
+    from gpt2fast.scoring.lens import Pair
 
 __all__ = ["prompt_ids"]
 

@@ -25,7 +25,7 @@ from gpt2fast.interpretability.prompts import prompt_ids
 from gpt2fast.model.hooks.names import NameFilter, layer_of
 
 if TYPE_CHECKING:
-    from gpt2fast.interpretability.lens import Pair
+    from gpt2fast.scoring.lens import Pair
     from gpt2fast.model.gpt2 import GPT2
     from gpt2fast.model.hooks import HookPoint
 

@@ -386,12 +386,16 @@ class GPT2:
         rows: Sequence[int],
         ids: Sequence[npt.ArrayLike],
         outputs: Sequence[int] | None = None,
+        *,
+        fwd_hooks: Iterable[Hook] = (),
     ) -> Outputs:
         """One pass: row `rows[i]` of the cache grows by `ids[i]`, and there are outputs after the last `outputs[i]` of
         them (default: one).
 
         What comes back is where the model computes until it is asked for: hidden states, logits, or what is made of
         logits a few rows at a time, chosen ids and measures.  Raises as `extend` does.
+
+        `fwd_hooks` are functions that are called in this pass alone, as `hooks` explains them; raises as it does, too.
 
         >>> import gpt2fast
         >>> model = gpt2fast.load("demo").model
@@ -403,7 +407,9 @@ class GPT2:
         segments = checked_segments(rows, ids, outputs, self.config.vocab_size)
         if not segments:
             raise InputError("rows is empty; a pass takes at least one token")
-        return self._active.forward(cache, *arguments(segments), num_threads=self.num_threads)
+        functions = by_name(fwd_hooks, self.config.n_layer)
+        network: Network = HookedNetwork(self._active, functions) if functions else self._active
+        return network.forward(cache, *arguments(segments), num_threads=self.num_threads)
 
     # Looking inside, and changing it
 

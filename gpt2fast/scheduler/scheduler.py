@@ -25,6 +25,7 @@ import numpy as np
 
 from gpt2fast.errors import InputError, NonFiniteError
 from gpt2fast.model.backend import Outputs
+from gpt2fast.model.hooks.steering import row_hooks
 from gpt2fast.model.nonfinite import located, not_finite
 from gpt2fast.model.outputs import ROWS
 from gpt2fast.scheduler.sequence import Choices, Logits, Measures, Model, Need, Sequence, States
@@ -175,12 +176,14 @@ class Scheduler(Generic[S]):
             part.ask()
         parts.sort(key=lambda part: (kinds.index(type(part.need)), part.slot.row))
         lengths = [part.slot.length for part in parts]
+        hooks = row_hooks({part.slot.row: part.sequence.steer for part in parts})
         try:
             outputs = self._model.forward(
                 self._cache,
                 [part.slot.row for part in parts],
                 [np.array(part.ids, np.int32) for part in parts],
                 [part.outputs for part in parts],
+                **({"fwd_hooks": hooks} if hooks else {}),
             )
             for part in parts:
                 part.slot.length += len(part.ids)
@@ -359,7 +362,10 @@ class Scheduler(Generic[S]):
         place = sequence.next_output
         try:
             sequence.take(values)
-        except NonFiniteError:
+        except NonFiniteError as error:
+            if sequence.steer:  # a run to find the place would be another one, which nothing is added in
+                sequence.error = NonFiniteError(f"{error}: what steers the text is too strong, or the weights damaged")
+                return
             row = first + sequence.next_output - place
             seen = sequence.ids[sequence.dropped : part.start] + part.ids
             error = not_finite(outputs.logits(row, row + 1)[0][: self._n_vocab])

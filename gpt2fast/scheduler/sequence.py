@@ -11,6 +11,8 @@ import numpy.typing as npt
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.model.backend import Cache, Outputs
 from gpt2fast.model.draw import Draw
+from gpt2fast.model.hooks.functions import Hook
+from gpt2fast.model.hooks.steering import Steering
 
 __all__ = ["LOGITS", "STATES", "Choices", "Logits", "Measures", "Model", "Need", "Sequence", "States"]
 
@@ -22,7 +24,13 @@ class Model(Protocol):
     def config(self) -> Config: ...
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> Cache: ...
     def forward(
-        self, cache: Cache, rows: List[int], ids: List[npt.ArrayLike], outputs: List[int] | None = None
+        self,
+        cache: Cache,
+        rows: List[int],
+        ids: List[npt.ArrayLike],
+        outputs: List[int] | None = None,
+        *,
+        fwd_hooks: List[Hook] = (),
     ) -> Outputs: ...
     def residual(self, ids: npt.ArrayLike, stage: int) -> npt.NDArray[Any]: ...
 
@@ -68,6 +76,8 @@ class Sequence(ABC):
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
+        #: What is added to its activations.  Sequences share what was read where these are the same objects.
+        self.steer: tuple[Steering, ...] = ()
         #: How many of the first ids the model no longer sees.
         self.dropped = 0
         #: Ids proposed to follow `ids`, which this step reads behind them.

@@ -12,6 +12,7 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
 from gpt2fast.model.backend import Cache
+from gpt2fast.model.hooks.steering import Steering
 from gpt2fast.scheduler.sequence import Sequence
 
 __all__ = ["Slot", "Slots"]
@@ -31,6 +32,8 @@ class Slot:
     dropped: int = 0
     length: int = 0
     sequence: Sequence | None = None
+    #: What was added to the activations of what it holds.
+    steer: tuple[Steering, ...] = ()
 
     @property
     def end(self) -> int:
@@ -57,7 +60,7 @@ class Slots:
         wait, as another one is reading that now."""
         # The id of the first output is always read again.
         wanted = sequence.ids[sequence.dropped : sequence.next_output]
-        source, shared = self._source(wanted) if len(wanted) >= _COPIED else (None, 0)
+        source, shared = self._source(wanted, sequence.steer) if len(wanted) >= _COPIED else (None, 0)
         if shared < 0:
             return None
         slot = next((slot for slot in self._free if slot is not source), source)
@@ -72,6 +75,7 @@ class Slots:
         self._free.remove(slot)
         self.truncate(slot, shared)
         slot.ids, slot.dropped, slot.sequence = sequence.ids, sequence.dropped, sequence
+        slot.steer = sequence.steer
         return slot
 
     def leave(self, slot: Slot) -> None:
@@ -113,12 +117,13 @@ class Slots:
             self.truncate(slot, 0)
         return found + left
 
-    def _source(self, wanted: list[int]) -> tuple[Slot | None, int]:
-        """The slot that holds most of the beginning of `wanted`, and how much; -1 where it pays to wait for more."""
+    def _source(self, wanted: list[int], steer: tuple[Steering, ...]) -> tuple[Slot | None, int]:
+        """The slot that holds most of the beginning of `wanted`, steered so, and how much; -1 where it pays to wait for
+        more."""
         beginning = wanted[:_COPIED]
         source, shared, coming = None, 0, 0
         for slot in self._all:
-            if slot.ids[slot.dropped : slot.dropped + _COPIED] == beginning:
+            if slot.steer == steer and slot.ids[slot.dropped : slot.dropped + _COPIED] == beginning:
                 common = _common(wanted, slot.ids[slot.dropped : slot.dropped + len(wanted)])
                 if slot.sequence is not None:
                     coming = max(coming, common)

@@ -18,7 +18,7 @@ import pytest
 import gpt2fast
 from gpt2fast._internal.atomic import put_in_place
 from gpt2fast.cli import main
-from gpt2fast.corpus import documents, job, score_files, score_job, score_rows, tokenize_files
+from gpt2fast.corpus import documents, groups, job, score_files, score_job, tokenize_files
 from gpt2fast.corpus.workdir import locked
 from gpt2fast.errors import InputError, MissingFileError
 
@@ -213,7 +213,7 @@ def small() -> Any:
         (documents, "BATCH_BYTES", 300),
         (documents, "PART_BYTES", 100),
         (documents, "HASHED_BYTES", 0),
-        (score_rows, "GROUP_BYTES", 120),
+        (groups, "GROUP_BYTES", 120),
     ):
         stack.enter_context(mock.patch.object(module, name, value))
     return stack

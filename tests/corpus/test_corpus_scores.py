@@ -20,7 +20,7 @@ import zstandard
 
 import gpt2fast
 from gpt2fast.cli import main
-from gpt2fast.corpus import documents, score_rows
+from gpt2fast.corpus import documents, groups
 from gpt2fast.corpus.scores import score_files
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 from gpt2fast.scoring import binoculars
@@ -178,7 +178,7 @@ def test_several_files_and_text_files(lm: gpt2fast.LanguageModel, tmp_path: Path
 
 def test_long_documents_and_many(lm: gpt2fast.LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "PART_BYTES", 64)
-    monkeypatch.setattr(score_rows, "GROUP_BYTES", 50)
+    monkeypatch.setattr(groups, "GROUP_BYTES", 50)
     texts = [f"{i} " * (i % 50) for i in range(60)]
     (tmp_path / "a.txt").write_text("\n---\n".join(texts))
     summary = score_files(tmp_path / "a.txt", tmp_path / "b.jsonl", lm, separator="---", text=True)

@@ -245,7 +245,7 @@ def test_several_files_in_small_blocks(
 def test_a_job_that_was_stopped_goes_on(
     lm: gpt2fast.LanguageModel, tmp_path: Path, kept: list[int], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(score_rows, "GROUP_BYTES", 1)
+    monkeypatch.setattr(groups, "GROUP_BYTES", 1)
     options: Any = {"keep": CONDITION, "checkpoint_seconds": 0, "separator": "---" if kind == "txt" else None}
     source, out = tmp_path / f"a.{kind}", tmp_path / f"b.{kind}"
     source.write_bytes(

@@ -36,7 +36,10 @@ from gpt2fast.generation import Settings
 from gpt2fast.integrations.datasets import ScoreExamples, TokenizeExamples
 from gpt2fast.integrations.ray import ScoreBatches, TokenizeBatches
 from gpt2fast.model.draw import Draw
+from gpt2fast.model.hooks import HookPoint
 from gpt2fast.server.api_errors import ApiError
+
+SAE = Path(__file__).parents[1] / "data" / "sae" / "standard"
 
 
 class Text(str):
@@ -119,6 +122,7 @@ MADE_HERE = {
     *("SafeOpen", "Score", "ScoreSummary", "SpanScore", "Step", "Summary", "TensorSlice", "TokenScore", "Tokenizer"),
     *("ComparedPair", "Comparison", "CompressedReader", "CompressedWriter", "Info", "Lens", "Look", "LookArrays"),
     *("Binoculars", "ModelRecord"),
+    *("ModelRecord", "SparseAutoencoder", "ActivatingToken", "MaxActivating", "ActivatingSummary"),
 }
 # It serves until the process ends, and passes what it is given to `create_app` first.
 NOT_CALLED = {"server.serve"}
@@ -264,6 +268,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     compared = lm.compare([("a", "b")])
     record = compression.ModelRecord(1, "float32", "float32", 0, 8, bytes(32), bytes(32))
 
+    steering = interpretability.Steering("hook_embed", np.ones(8))
+    activating = interpretability.max_activating(lm, ["a b"], "blocks.0.mlp.hook_post", units=[1])
+    example = activating[1][0]
+    sae = interpretability.SparseAutoencoder.load(SAE)
+    interpretability.save_steering(home / "steer.safetensors", steering)
+
     def set_threads(num_threads: Any) -> None:
         model.num_threads = num_threads
 
@@ -331,6 +341,36 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
             ),
             {"clean": "a", "corrupted": "b", "metric": np.max, "by": "head", "last_only": False, "bos": True},
         ),
+        "Steering": (interpretability.Steering, {"name": "hook_embed", "vector": [0.5] * 8}),
+        "Steering.__call__": (
+            lambda activation, hook: steering(activation, hook),
+            {"activation": New(lambda: np.zeros((1, 2, 8), np.float32)), "hook": HookPoint("hook_embed")},
+        ),
+        "Steering.scaled": (steering.scaled, {"factor": 2}),
+        "interpretability.contrast_vector": (
+            interpretability.contrast_vector,
+            {"lm": lm, "pairs": [("a", "b")], "name": "hook_embed"},
+        ),
+        "interpretability.load_steering": (interpretability.load_steering, {"path": home / "steer.safetensors"}),
+        "interpretability.save_steering": (
+            interpretability.save_steering,
+            {"path": "steer.safetensors", "steer": steering},
+        ),
+        "ActivatingToken.marked": (lambda left, right: example.marked(left, right), {"left": "[", "right": "]"}),
+        "interpretability.max_activating": (
+            interpretability.max_activating,
+            {"lm": lm, "texts": ["a b"], "name": "blocks.0.mlp.hook_post"},
+        ),
+        "corpus.max_activating_files": (
+            corpus.max_activating_files,
+            {"inputs": home / "a.txt", "out": "top.jsonl", "lm": lm, "name": "blocks.0.mlp.hook_post"},
+        ),
+        "MaxActivating.__getitem__": (lambda unit: activating[unit], {"unit": 1}),
+        "SparseAutoencoder.load": (interpretability.SparseAutoencoder.load, {"directory": SAE}),
+        "SparseAutoencoder.encode": (sae.encode, {"activation": np.ones(12)}),
+        "SparseAutoencoder.decode": (sae.decode, {"features": np.ones(30)}),
+        "SparseAutoencoder.reconstruct": (sae.reconstruct, {"activation": np.ones(12)}),
+        "SparseAutoencoder.splice": (sae.splice, {}),
         "scoring.regions": (scoring.regions, {"text": "a |b| c"}),
         "scoring.word_rows": (consumed(scoring.word_rows), {"lm": lm, "items": [{"text": "a b"}]}),
         "compression.compress": (compression.compress, {"data": b"hi", "lm": lm}),
