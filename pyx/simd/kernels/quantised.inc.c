@@ -116,31 +116,57 @@ static float quantise_weights(const float *w, int bits, int8_t *codes) {
 
 typedef int32_t vi_unaligned __attribute__((vector_size(4 * GF_LANES), aligned(1), may_alias));
 
-/* `bits`, `rows` and `width` (vector registers per row) are constants at every call. */
-GF_INLINE void tile_quantised(const int bits, const int rows, const int width, const uint8_t *panel, int64_t groups,
-                              const int8_t *codes, int64_t ldcodes, const gf_group *scales, int64_t ldscales,
-                              const gf_epilogue *epilogue, int column, float *y, int64_t ldy) {
-    const int64_t size = GF_GROUP * GF_PANEL * bits / 8;
+/* The part of a product that a tile adds to: some groups of all, for some rows.  Before the first group the sums are
+ * zero, after the last one they go to y; between two parts they lie in memory, [rows][GF_PANEL]. */
+typedef struct {
+    const uint8_t *codes; /* of the weights, [groups] of GF_GROUP * GF_PANEL codes */
+    int64_t step;         /* bytes from a group to the next */
+    const float *weight_scales;
+    int64_t scales_step; /* numbers from a group to the next */
+    int64_t groups;
+    const uint8_t *next; /* with unpacked codes: what will be unpacked next, and is fetched meanwhile */
+    const int8_t *x;
+    int64_t ldx;
+    const gf_group *x_groups;
+    int64_t ldx_groups;
+    int first, last;
+    float *sums;
+    const gf_epilogue *epilogue;
+    float *y;
+    int64_t ldy;
+} gf_quantised_part;
+
+/* `bits`, `unpacked`, `rows` and `width` (vector registers per row) are constants at every call. */
+GF_INLINE void tile_quantised(const int bits, const int unpacked, const int rows, const int width,
+                              const gf_quantised_part *part, int column) {
+    const int stored = unpacked ? 8 : bits;
+    const uint8_t *codes = part->codes;
     vf sum[GF_MAX_ROWS][8];
     GF_UNROLL for (int r = 0; r < rows; r++) {
-        GF_UNROLL for (int v = 0; v < width; v++) sum[r][v] = splat(0.0f);
+        GF_UNROLL for (int v = 0; v < width; v++)
+            sum[r][v] = part->first ? splat(0.0f) : load(part->sums + r * GF_PANEL + column + v * GF_LANES);
     }
-    for (int64_t g = 0; g < groups; g++) {
+    for (int64_t g = 0; g < part->groups; g++) {
         vi dot[GF_MAX_ROWS][8];
         GF_UNROLL for (int r = 0; r < rows; r++) {
-            GF_UNROLL for (int v = 0; v < width; v++) dot[r][v] = (vi){0};
+            const vi start = (vi){0} - dot_offset(bits) * part->x_groups[r * part->ldx_groups + g].sum;
+            GF_UNROLL for (int v = 0; v < width; v++) dot[r][v] = start;
         }
-        GF_ROLL for (int i = 0; i < GF_GROUP; i += 32 / bits) {
+        GF_ROLL for (int i = 0; i < GF_GROUP; i += 32 / stored) {
+            const uint8_t *at = codes + i * GF_PANEL * stored / 8;
             vi weights[8];
-            fetch_ahead(panel + i * GF_PANEL * bits / 8);
+            if (unpacked)
+                __builtin_prefetch(part->next + (at - part->codes) / 2, 0, 2);
+            else
+                fetch_ahead(at);
             GF_UNROLL for (int v = 0; v < width; v++)
-                weights[v] = *(const vi_unaligned *)(panel + i * GF_PANEL * bits / 8 + 4 * (column + v * GF_LANES));
+                weights[v] = *(const vi_unaligned *)(at + 4 * (column + v * GF_LANES));
             GF_UNROLL for (int r = 0; r < rows; r++) {
                 int32_t four[2];
-                memcpy(four, codes + r * ldcodes + g * GF_GROUP + i, 32 / bits);
+                memcpy(four, part->x + r * part->ldx + g * GF_GROUP + i, 32 / stored);
                 const vi x = (vi){0} + four[0];
-                if (bits == 8) {
-                    GF_UNROLL for (int v = 0; v < width; v++) dot[r][v] = dot_four(8, dot[r][v], weights[v], x);
+                if (stored == 8) {
+                    GF_UNROLL for (int v = 0; v < width; v++) dot[r][v] = dot_four(bits, dot[r][v], weights[v], x);
                 } else {
                     const vi later = (vi){0} + four[1];
                     GF_UNROLL for (int v = 0; v < width; v++) {
@@ -151,16 +177,37 @@ GF_INLINE void tile_quantised(const int bits, const int rows, const int width, c
             }
         }
         GF_UNROLL for (int v = 0; v < width; v++) {
-            const vf weight_scale = load((const float *)(panel + size) + column + v * GF_LANES);
+            const vf weight_scale = load(part->weight_scales + g * part->scales_step + column + v * GF_LANES);
             GF_UNROLL for (int r = 0; r < rows; r++) {
-                const gf_group group = scales[r * ldscales + g];
-                const vf exact = __builtin_convertvector(dot[r][v] - dot_offset(bits) * group.sum, vf);
-                sum[r][v] = vfma(exact, weight_scale * group.scale, sum[r][v]);
+                const float scale = part->x_groups[r * part->ldx_groups + g].scale;
+                sum[r][v] = vfma(__builtin_convertvector(dot[r][v], vf), weight_scale * scale, sum[r][v]);
             }
         }
-        panel += size + GF_PANEL * sizeof(float);
+        codes += part->step;
     }
-    finish_tile(rows, width, sum, epilogue, column, y, ldy);
+    if (part->last) {
+        finish_tile(rows, width, sum, part->epilogue, column, part->y, part->ldy);
+    } else {
+        GF_UNROLL for (int r = 0; r < rows; r++) {
+            GF_UNROLL for (int v = 0; v < width; v++)
+                store(part->sums + r * GF_PANEL + column + v * GF_LANES, sum[r][v]);
+        }
+    }
+}
+
+/* Codes of 4 bits as bytes, in the order of codes of 8 bits, of some groups. */
+GF_INLINE void unpack_codes(const uint8_t *panel, int64_t step, int64_t groups, uint8_t *codes) {
+    for (int64_t g = 0; g < groups; g++, panel += step) {
+        for (int i = 0; i < GF_GROUP / 8; i++) {
+            fetch_ahead(panel + 4 * i * GF_PANEL);
+            GF_UNROLL for (int c = 0; c < 4 * GF_PANEL; c += 4 * GF_LANES) {
+                const vi both = *(const vi_unaligned *)(panel + 4 * i * GF_PANEL + c);
+                *(vi_unaligned *)(codes + c) = both & 0x0f0f0f0f;
+                *(vi_unaligned *)(codes + 4 * GF_PANEL + c) = (both >> 4) & 0x0f0f0f0f;
+            }
+            codes += 8 * GF_PANEL;
+        }
+    }
 }
 
 /* The sums of a group need registers; those of all groups may be spilled, 16 steps apart. */
@@ -170,34 +217,60 @@ GF_INLINE void tile_quantised(const int bits, const int rows, const int width, c
 #define GF_QUANTISED_TILES(T) T(1, GF_PANEL / GF_LANES) T(2, 4)
 #endif
 
-#define GF_QUANTISED_TILE(ROWS, WIDTH)                                                                        \
-    case ROWS:                                                                                                \
-        for (int column = 0; column < GF_PANEL; column += (WIDTH) * GF_LANES)                                 \
-            tile_quantised(bits, ROWS, WIDTH, panel, groups, codes, ldcodes, scales, ldscales, &epilogue, column, \
-                           y, ldy);                                                                           \
+#define GF_QUANTISED_TILE(ROWS, WIDTH)                                    \
+    case ROWS:                                                            \
+        for (int column = 0; column < GF_PANEL; column += (WIDTH) * GF_LANES) \
+            tile_quantised(bits, unpacked, ROWS, WIDTH, &part, column);   \
         break;
 
-GF_INLINE void panel_quantised(const int bits, const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes,
-                               const gf_group *scales, int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y,
-                               int64_t ldy) {
+/* So many groups of a panel are unpacked at once, for so many rows: the codes stay in the first cache. */
+enum { GF_UNPACK_ROWS = 12, GF_PART_GROUPS = 12, GF_PART_ROWS = 48 };
+
+/* `rows` rows in tiles, for one part of the groups. */
+GF_INLINE void tiles_quantised(const int bits, const int unpacked, gf_quantised_part part, int64_t rows) {
     while (rows > 0) {
         const int tile = GF_LANES == 16 && rows >= 4 ? (rows >= 6 ? 6 : 4) : rows >= 2 ? 2 : 1;
         switch (tile) { GF_QUANTISED_TILES(GF_QUANTISED_TILE) }
-        if (epilogue.activation != GF_LINEAR)
-            for (int r = 0; r < tile; r++) activate(y + r * ldy, NULL, epilogue.activation, GF_PANEL);
-        codes += tile * ldcodes;
-        scales += tile * ldscales;
-        y += tile * ldy;
+        if (part.last && part.epilogue->activation != GF_LINEAR)
+            for (int r = 0; r < tile; r++) activate(part.y + r * part.ldy, NULL, part.epilogue->activation, GF_PANEL);
+        part.x += tile * part.ldx;
+        part.x_groups += tile * part.ldx_groups;
+        part.sums += tile * GF_PANEL;
+        part.y += tile * part.ldy;
         rows -= tile;
     }
 }
 
 static void panel_int8(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes, const gf_group *scales,
                        int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y, int64_t ldy) {
-    panel_quantised(8, panel, groups, codes, ldcodes, scales, ldscales, rows, epilogue, y, ldy);
+    enum { SIZE = GF_GROUP * GF_PANEL, STEP = SIZE + 4 * GF_PANEL };
+    const gf_quantised_part whole = {panel, STEP, (const float *)(panel + SIZE), STEP / 4, groups, NULL, codes, ldcodes, scales, ldscales,
+                                     1, 1, y, &epilogue, y, ldy};
+    tiles_quantised(8, 0, whole, rows);
 }
 
 static void panel_int4(const uint8_t *panel, int64_t groups, const int8_t *codes, int64_t ldcodes, const gf_group *scales,
                        int64_t ldscales, int64_t rows, gf_epilogue epilogue, float *y, int64_t ldy) {
-    panel_quantised(4, panel, groups, codes, ldcodes, scales, ldscales, rows, epilogue, y, ldy);
+    enum { SIZE = GF_GROUP * GF_PANEL / 2, STEP = SIZE + 4 * GF_PANEL };
+    float sums[GF_PART_ROWS * GF_PANEL];
+    uint8_t unpacked[GF_PART_GROUPS * GF_GROUP * GF_PANEL];
+    while (rows >= GF_UNPACK_ROWS) {
+        const int64_t some = rows < GF_PART_ROWS ? rows : GF_PART_ROWS;
+        for (int64_t g = 0; g < groups; g += GF_PART_GROUPS) {
+            const int64_t count = groups - g < GF_PART_GROUPS ? groups - g : GF_PART_GROUPS;
+            const uint8_t *from = panel + g * STEP;
+            const gf_quantised_part part = {unpacked, GF_GROUP * GF_PANEL, (const float *)(from + SIZE), STEP / 4, count, from + count * STEP,
+                                            codes + g * GF_GROUP, ldcodes, scales + g, ldscales, g == 0, g + count == groups, sums, &epilogue,
+                                            y, ldy};
+            unpack_codes(from, STEP, count, unpacked);
+            tiles_quantised(4, 1, part, some);
+        }
+        codes += some * ldcodes;
+        scales += some * ldscales;
+        y += some * ldy;
+        rows -= some;
+    }
+    const gf_quantised_part whole = {panel, STEP, (const float *)(panel + SIZE), STEP / 4, groups, NULL, codes, ldcodes, scales, ldscales,
+                                     1, 1, y, &epilogue, y, ldy};
+    tiles_quantised(4, 0, whole, rows);
 }
