@@ -69,6 +69,10 @@ release-check: $(VENV)/bin/python  ## look whether a release could be cut: versi
 figures: $(VENV)/bin/python  ## write the tables and charts of README and docs from benchmarks/results.json
 	$(BIN)/python benchmarks/figures.py
 
+.PHONY: bench-compare
+bench-compare: $(VENV)/.installed  ## run the engine's benchmark here and at BASE=commit by turns; fail where 3 % are lost
+	$(BIN)/python benchmarks/compare.py $(or $(BASE),$(error BASE is missing: make bench-compare BASE=commit))
+
 format: $(VENV)/.installed-lint  ## rewrite the sources as `make lint` wants them
 	cargo fmt --manifest-path rust/Cargo.toml
 	$(BIN)/ruff format .

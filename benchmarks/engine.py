@@ -71,12 +71,12 @@ def measure_name(measure: Measure) -> str:
 class Running:
     """A contestant's process.  It is stopped unless it is asked: some engines' threads spin while they wait."""
 
-    def __init__(self, name: str, directory: Path, threads: int, device: str) -> None:
+    def __init__(self, name: str, directory: Path, threads: int, device: str, peers: Path = PEERS) -> None:
         limits = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         arguments = [name, str(directory), str(threads), device, str(time.time())]
         self._process = subprocess.Popen(
-            [sys.executable, str(PEERS), "serve", *arguments],
+            [sys.executable, str(peers), "serve", *arguments],
             env=environment(**limits), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
         atexit.register(self._process.kill)

@@ -74,6 +74,11 @@ typedef struct {
     /* The same with quantised weights and activations, any number of rows; see quantised.inc.c for the layout. */
     gf_panel_quantised panel_int8, panel_int4;
 
+    /* Keys and values, [count][ld] each, of the positions at..at+count-1 of one head and block; where they lie in the
+       block, and as what, is what `attend` reads. */
+    void (*store_block)(int half, const float *key, const float *value, int64_t ld, int64_t count, int64_t at,
+                        void *block, int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values);
+
     /* Causal attention of `rows` successive positions of one head, the first at `position`, over a cache in blocks of
        GF_BLOCK positions: in each block lie, from number `keys` on, [head_dim][GF_BLOCK] keys, and from number `values`
        on [GF_BLOCK][ld_values] values, ld_values being head_dim rounded up to 16.  The numbers are float32, with `half`

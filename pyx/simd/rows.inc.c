@@ -26,6 +26,7 @@ const gf_rows GF_TABLE = {
     .quantise_weights = quantise_weights,
     .panel_int8 = panel_int8,
     .panel_int4 = panel_int4,
+    .store_block = store_block,
     .attend = attend,
     .exp_float32 = exp_float32,
     .erf_float32 = erf_float32,

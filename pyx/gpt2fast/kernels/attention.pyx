@@ -1,9 +1,7 @@
 """Causal self-attention (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762) of new tokens over the cache."""
-from libc.stdint cimport int64_t, uint16_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t
 
 from gpt2fast.kernels.cpu cimport GF_BLOCK, parallel_for, rows
-from gpt2fast.kernels.packing cimport to_bfloat16
 
 
 cdef struct Job:
@@ -25,32 +23,22 @@ cdef void _store(void *context, int64_t begin, int64_t end, int thread) noexcept
     cdef Job *job = <Job *> context
     cdef const Heads *heads = job.heads
     cdef int64_t width = heads.n_head * heads.head_dim
-    cdef int64_t h, s, i, d, at
+    cdef int64_t h, s, i, at, count, keys
     cdef const Segment *segment
     cdef const float *key
-    cdef const float *value
-    cdef float *floats
-    cdef uint16_t *halves
-    cdef int64_t keys, values
     for h in range(begin, end):
         keys = heads.layer_offset + h * heads.head_size
         for s in range(job.n_segments):
             segment = &job.segments[s]
-            for i in range(segment.count):
-                at = segment.position + i
+            i = 0
+            while i < segment.count:
+                at = (segment.position + i) % GF_BLOCK
+                count = min(GF_BLOCK - at, segment.count - i)
                 key = job.qkv + (segment.first + i) * job.ld_qkv + width + h * heads.head_dim
-                value = key + width
-                floats, halves = <float *> segment.blocks[at // GF_BLOCK], <uint16_t *> segment.blocks[at // GF_BLOCK]
-                at = at % GF_BLOCK
-                values = keys + GF_BLOCK * heads.head_dim + at * heads.ld_values
-                if heads.half:
-                    for d in range(heads.head_dim):
-                        halves[keys + d * GF_BLOCK + at] = to_bfloat16(key[d])
-                        halves[values + d] = to_bfloat16(value[d])
-                else:
-                    for d in range(heads.head_dim):
-                        floats[keys + d * GF_BLOCK + at] = key[d]
-                    memcpy(floats + values, value, <size_t> heads.head_dim * sizeof(float))
+                rows.store_block(heads.half, key, key + width, job.ld_qkv, count, at,
+                                 segment.blocks[(segment.position + i) // GF_BLOCK], keys,
+                                 keys + GF_BLOCK * heads.head_dim, heads.head_dim, heads.ld_values)
+                i += count
 
 
 cdef void _attend(void *context, int64_t begin, int64_t end, int thread) noexcept nogil:

@@ -37,6 +37,9 @@ cdef extern from "simd/rows.h":
         float (*quantise_weights)(const float *w, int bits, int8_t *codes) noexcept nogil
         gf_panel_quantised panel_int8
         gf_panel_quantised panel_int4
+        void (*store_block)(int half, const float *key, const float *value, int64_t ld, int64_t count, int64_t at,
+                            void *block, int64_t keys, int64_t values, int64_t head_dim,
+                            int64_t ld_values) noexcept nogil
         void (*attend)(int half, const float *q, int64_t ldq, int64_t rows, int64_t position, const void *const *blocks,
                        int64_t keys, int64_t values, int64_t head_dim, int64_t ld_values, float scale, float *scores,
                        float *out, int64_t ldo) noexcept nogil

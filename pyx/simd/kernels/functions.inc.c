@@ -8,7 +8,7 @@
 GF_INLINE vf vexp(vf x) {
     const vf low = splat(-87.3f), high = splat(89.0f), round = splat(12582912.0f); /* 1.5 * 2^23 */
     vi underflow = x < low;
-    x = choose(x > high, high, choose(underflow, low, x));
+    x = vmin(high, vmax(low, x)); /* NaN stays NaN */
     vf shifted = vfma(x, splat(0x1.715476p+0f), round);
     vf n = shifted - round;
     vf r = vfma(n, splat(-0x1.62e430p-1f), x);
