@@ -17,7 +17,6 @@ from functools import lru_cache
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
-from gpt2fast.corpus.groups import groups
 from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.cluster import (
     Unit,
@@ -33,6 +32,7 @@ from gpt2fast.corpus.cluster import (
 )
 from gpt2fast.corpus.condition import Condition
 from gpt2fast.corpus.documents import Reading
+from gpt2fast.corpus.groups import groups
 from gpt2fast.corpus.inputs import Input
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress

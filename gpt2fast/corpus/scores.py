@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -13,18 +11,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
-import numpy as np
-
 from gpt2fast._internal.arguments import flag, one_of, real_number, whole_number
 from gpt2fast._internal.numerics import numerics_version
 from gpt2fast.corpus import score_cluster
 from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.documents import Reading, read_batches
+from gpt2fast.corpus.groups import groups, model_identity
 from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.keep import Picks, check_keeping, write_kept
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
-from gpt2fast.corpus.groups import groups, model_identity
 from gpt2fast.corpus.score_job import Place, ScoreJob, opened_table, score_work
 from gpt2fast.corpus.score_rows import KEPT_COLUMNS, Scoring, columns_of, condition_of
 from gpt2fast.corpus.tables import VERSION, Column, Write, has_metadata, table_of

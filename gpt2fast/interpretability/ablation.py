@@ -16,8 +16,8 @@ from gpt2fast.model.hooks.names import selected
 from gpt2fast.model.pairing import beginning
 
 if TYPE_CHECKING:
-    from gpt2fast.scoring.lens import Pair
     from gpt2fast.model.hooks import Hook, HookPoint
+    from gpt2fast.scoring.lens import Pair
 
 __all__ = ["ablated", "ablation"]
 

@@ -25,9 +25,9 @@ from gpt2fast.interpretability.prompts import prompt_ids
 from gpt2fast.model.hooks.names import NameFilter, layer_of
 
 if TYPE_CHECKING:
-    from gpt2fast.scoring.lens import Pair
     from gpt2fast.model.gpt2 import GPT2
     from gpt2fast.model.hooks import HookPoint
+    from gpt2fast.scoring.lens import Pair
 
 __all__ = ["Metric", "ablation_sweep", "patch_sweep"]
 

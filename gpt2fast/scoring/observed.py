@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gpt2fast.checkpoint.config import Config
 from gpt2fast.errors import InputError
 from gpt2fast.model.backend import Cache
+from gpt2fast.model.hooks.functions import Hook
 from gpt2fast.model.moments import cross_entropies
 from gpt2fast.model.outputs import ROWS, Outputs
 from gpt2fast.scheduler import Model
@@ -46,15 +47,22 @@ class ObservedModel:
         return _TwoCaches([model.new_cache(batch, capacity) for model in self._models])
 
     def forward(
-        self, cache: Cache, rows: Sequence[int], ids: Sequence[npt.ArrayLike], outputs: Sequence[int] | None = None
+        self,
+        cache: Cache,
+        rows: Sequence[int],
+        ids: Sequence[npt.ArrayLike],
+        outputs: Sequence[int] | None = None,
+        *,
+        fwd_hooks: Sequence[Hook] = (),
     ) -> Outputs:
-        """A pass of both, or of none where one fails."""
+        """A pass of both, or of none where one fails; functions are called in the performer's."""
         if not isinstance(cache, _TwoCaches):
             raise InputError("the cache is another model's")
         lengths = cache.lengths
         try:
             performed, observed = (
-                model.forward(own, rows, ids, outputs) for model, own in zip(self._models, cache.parts, strict=True)
+                model.forward(own, rows, ids, outputs, fwd_hooks=hooks)
+                for model, own, hooks in zip(self._models, cache.parts, (fwd_hooks, ()), strict=True)
             )
         except BaseException:
             for row in rows:

@@ -134,7 +134,7 @@ class Score:
     ranks: Ids
     #: Entropies of the distributions that the tokens came from, in bits, float64 (T,).
     entropies: Floats
-    #: The variances of the log-probability, a natural logarithm, of a token drawn from these distributions, float64 (T,).
+    #: Variances of the log-probability (a natural logarithm) of a token drawn from these distributions, float64 (T,).
     variances: Floats
     #: How probable it is between its tokens that a word begins: read when it is needed.
     _starts: Callable[[], Starts] | None = field(default=None, repr=False)

@@ -22,7 +22,7 @@ import zstandard
 
 import gpt2fast
 from gpt2fast.cli import main
-from gpt2fast.corpus import documents, keep, score_rows, scores
+from gpt2fast.corpus import documents, groups, keep, scores
 from gpt2fast.corpus.scores import score_files
 from gpt2fast.errors import InputError, InputTypeError
 
