@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpt2fast._internal.arguments import flag, listed, one_of, path_name, real_number
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.interpretability.lens import Pair
+from gpt2fast.scoring.lens import Pair
 from gpt2fast.model.hooks.names import layer_of, selected
 from gpt2fast.model.hooks.steering import Positions, Steering
 from gpt2fast.model.pairing import beginning
