@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from gpt2fast._internal.arguments import each, flag, listed, whole_number
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.interpretability.lens import Pair
 from gpt2fast.interpretability.sae import SparseAutoencoder
 from gpt2fast.model.hooks.names import layer_of, selected
 from gpt2fast.model.pairing import beginning
+from gpt2fast.scoring.lens import Pair
 
 __all__ = ["ActivatingToken", "MaxActivating", "Search", "max_activating"]
 

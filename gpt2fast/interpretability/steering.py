@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from gpt2fast._internal.arguments import flag, listed, one_of, path_name, real_number
 from gpt2fast.errors import InputError, InputTypeError
-from gpt2fast.scoring.lens import Pair
 from gpt2fast.model.hooks.names import layer_of, selected
 from gpt2fast.model.hooks.steering import Positions, Steering
 from gpt2fast.model.pairing import beginning
 from gpt2fast.safetensors import as_float32, read_file, save_file
 from gpt2fast.safetensors.files import open_file, read_at
+from gpt2fast.scoring.lens import Pair
 
 if TYPE_CHECKING:
     from gpt2fast.model.gpt2 import GPT2

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast.errors import InputError, NonFiniteError
-from gpt2fast.scoring.tuned_lens import TunedLens
 from gpt2fast.model.outputs import measures
 from gpt2fast.model.pairing import beginning, shared_vocabulary
+from gpt2fast.scoring.tuned_lens import TunedLens
 
 if TYPE_CHECKING:
     from gpt2fast.model.gpt2 import GPT2

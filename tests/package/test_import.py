@@ -75,6 +75,7 @@ def test_errors_are_also_the_built_in_that_fits():
         "DeviceMemoryError": MemoryError,
         "DownloadError": OSError,
         "Error": Exception,
+        "GrammarError": ValueError,
         "InputError": ValueError,
         "InputTypeError": TypeError,
         "MissingDependencyError": ImportError,
@@ -82,6 +83,7 @@ def test_errors_are_also_the_built_in_that_fits():
         "NonFiniteError": ValueError,
         "NotBuiltError": ImportError,
         "OutOfMemoryError": MemoryError,
+        "ProcessorError": RuntimeError,
         "UnknownTokenError": KeyError,
     }
     assert set(fitting) == set(errors.__all__)
