@@ -34,7 +34,6 @@ FORMER_NAMES = {
     "hub_client": "hub.client",
     "hub_names": "hub.names",
     "inspect": "checkpoint.inspect",
-    "interpretability.lens": "scoring.lens",
     "nonfinite": "model.nonfinite",
     "pairing": "model.pairing",
     "parameters": "model.parameters",

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.arguments import ids_of
 from gpt2fast.checkpoint.weights import DTYPES
 from gpt2fast.errors import InputError
 from gpt2fast.kernels.kv_cache import KVCache
@@ -287,6 +288,8 @@ class CpuOutputs(Outputs):
         return self._network.logits(self._states[start:stop], self._num_threads)
 
     def _measures(self, start: int, targets: npt.NDArray[np.int64], n_vocab: int) -> npt.NDArray[np.float64]:
+        n_vocab = min(n_vocab, self._network.transformer.vocab_size)
+        ids_of("targets", targets, n_vocab)
         return self._network.measures(self._states[start : start + len(targets)], targets, n_vocab, self._num_threads)
 
 

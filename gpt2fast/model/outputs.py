@@ -58,7 +58,7 @@ class Outputs(ABC):
 
     def measure(self, start: int, targets: Sequence[int], n_vocab: int) -> npt.NDArray[np.float64]:
         """The `measures` of `targets`, ids under `n_vocab`, in the logits of the outputs from `start` on."""
-        n_vocab = whole_number("n_vocab", n_vocab, least=1)
+        n_vocab = whole_number("n_vocab", n_vocab, least=1, most=2**31 - 1)
         targets = ids_of("targets", targets, n_vocab)
         start = self._start(start, len(targets))
         return self._measures(start, np.asarray(targets, np.int64), n_vocab)

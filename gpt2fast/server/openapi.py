@@ -80,6 +80,26 @@ _ENDS: dict[str, Schema] = {
     "min_tokens": _whole("no end before this many tokens", 0),
     "ignore_eos": _flag("end-of-text is a token like any other"),
 }
+_SCHEMA: Schema = {"type": "object", "description": "the text is JSON that this schema describes"}
+_REGEX = _text("the whole text matches this regular expression")
+_EBNF = _text("the text is of this grammar, in llama.cpp's GBNF or Lark")
+_LIKE: dict[str, Schema] = {
+    "response_format": {
+        "type": "object",
+        "description": "type text, json_object (with an optional schema), or json_schema with json_schema.schema",
+    },
+    "structured_outputs": {"type": "object", "description": "vLLM's: one of json, regex, choice, grammar, json_object"},
+    "guided_json": _SCHEMA,
+    "json_schema": _SCHEMA,
+    "guided_regex": _REGEX,
+    "regex": _REGEX,
+    "guided_grammar": _EBNF,
+    "grammar": _EBNF,
+    "ebnf": _EBNF,
+    "guided_choice": _array(_text(""), "the text is one of these", 1024),
+    "guided_decoding_backend": _text("ignored"),
+    "guided_whitespace_pattern": _text("ignored"),
+}
 _STREAM: dict[str, Schema] = {
     "stream": _flag("the answer comes as server-sent events, [DONE] at the end"),
     "stream_options": {
@@ -124,6 +144,7 @@ _COMPLETION = {
     **_COUNTS,
     **_SAMPLING,
     **_ENDS,
+    **_LIKE,
     "logprobs": _whole("the likeliest tokens at each place", None, 0, 5),
     "echo": _flag("the prompt, too; with logprobs the log-probabilities of its tokens"),
     **_STREAM,
@@ -150,6 +171,7 @@ _CHAT = {
     **_COUNTS,
     **_SAMPLING,
     **_ENDS,
+    **_LIKE,
     "logprobs": _flag("log-probabilities of the new tokens"),
     "top_logprobs": _whole("the likeliest tokens at each place", 0, 0, 20),
     **_STREAM,

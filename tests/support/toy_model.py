@@ -61,6 +61,7 @@ class ToyModel:
     """`gpt2fast.GPT2` as far as generation and scoring know it."""
 
     gemm = "panel"
+    has_hooks = False
 
     def __init__(
         self,
@@ -92,9 +93,16 @@ class ToyModel:
         return self.caches[-1]
 
     def forward(
-        self, cache: ToyCache, rows: Sequence[int], ids: Sequence[npt.ArrayLike], outputs: Sequence[int] | None = None
+        self,
+        cache: ToyCache,
+        rows: Sequence[int],
+        ids: Sequence[npt.ArrayLike],
+        outputs: Sequence[int] | None = None,
+        *,
+        fwd_hooks: Sequence[Any] = (),
     ) -> ToyOutputs:
-        """As `gpt2fast.GPT2.forward`."""
+        """As `gpt2fast.GPT2.forward`; there is nothing inside that functions could change."""
+        assert not fwd_hooks
         assert len(set(rows)) == len(rows) == len(ids) > 0
         self.calls.append([np.size(row_ids) for row_ids in ids])
         seen: list[list[int]] = []
