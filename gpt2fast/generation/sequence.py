@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpt2fast.errors import GrammarError, InputError, NonFiniteError
+from gpt2fast.errors import GrammarError, InputError, NonFiniteError, ProcessorError
 from gpt2fast.generation.constraint import Constraint
 from gpt2fast.generation.processors import allow_only, process, says_stop
 from gpt2fast.generation.sampling import highest, log_probabilities, sample_key
@@ -306,7 +306,9 @@ class GeneratedSequence(Sequence):
             self.steps[-1] = replace(last, text=text, finish_reason="stop")
 
     def generation(self) -> Generation:
-        """The text, finished or ended by an error."""
+        """The text, finished or ended by a function of the caller's or the grammar.  Raises any other error."""
+        if self.error is not None and not isinstance(self.error, (GrammarError, ProcessorError)):
+            raise self.error
         if self.finish_reason is None and self.error is None:
             raise InputError("the text has not ended yet")
         with_logprobs = self.settings.logprobs is not None

@@ -232,7 +232,7 @@ def test_a_pass_that_fails_leaves_both_caches_as_they_were() -> None:
     cache = pair.new_cache(2)
     pair.forward(cache, [0, 1], [[1, 2], [3]])  # type: ignore[arg-type]
 
-    def failing(*arguments: Any) -> Any:
+    def failing(*arguments: Any, **options: Any) -> Any:
         raise MemoryError
 
     models[1].forward = failing
