@@ -90,7 +90,7 @@ class TextRoutes:
         try:
             return matchers_of(self._lm.model, self._lm.tokenizer, settings, LIMITS)
         except MissingDependencyError as error:
-            raise ApiError(str(error), status=501, code="no_grammars") from None
+            raise ApiError(str(error), code="no_grammars") from None
         except GrammarError as error:
             raise ApiError(str(error), code="invalid_grammar") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -150,3 +151,10 @@ def test_hostile_grammars_are_answered_and_keep_nobody_waiting(server: Live) -> 
         thread.join()
     assert len(statuses) == 12
     assert set(statuses) <= {200, 400}
+
+
+def test_without_the_package(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    status, content = server.post("/v1/completions", prompt="a", max_tokens=2, guided_regex="a")
+    assert status == 400
+    assert "pip install 'gpt2fast[grammar]'" in content["error"]["message"]
