@@ -90,7 +90,7 @@ def changed(draw):
             flat = tensors[name].reshape(-1)
             tensors[name] = draw(some.sampled_from([flat, flat[:-1], flat[:0], tensors[name].T, tensors[name][None]]))
         elif kind == "type":
-            tensors[name] = tensors[name].astype(draw(some.sampled_from(["u1", "f2", "f8", "i4", "?", "c8"])))
+            tensors[name] = tensors[name].real.astype(draw(some.sampled_from(["u1", "f2", "f8", "i4", "?", "c8"])))
         else:
             values_of = tensors.pop(name)
             if kind == "name":

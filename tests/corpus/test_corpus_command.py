@@ -123,7 +123,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak is read from Linux")
 @pytest.mark.parametrize("kind", ["one document", "words without end", "lines", "parquet", "zst"])
 def test_memory_is_bounded(tmp_path, kind):
-    """150 MB in, under 250 MB of memory, of which some 60 are Python with its modules."""
+    """150 MB in, under 230 MB of memory, of which some 60 are Python with its modules; of a Parquet file, 300 and 300."""
     words = ("The quick brown fox — 一二三，四 — jumps over the lazy dog.\n" * 17_000).encode()  # a megabyte
     name = {"lines": "in.jsonl", "parquet": "in.parquet", "zst": "in.txt.zst"}.get(kind, "in.txt")
     with open(tmp_path / name, "wb") as file:
@@ -137,7 +137,7 @@ def test_memory_is_bounded(tmp_path, kind):
 
             table = pa.table({"text": [words.decode()] * 30})
             with pyarrow.parquet.ParquetWriter(file, table.schema, compression="none", use_dictionary=False) as writer:
-                for _ in range(5):
+                for _ in range(10):
                     writer.write_table(table)
         elif kind == "zst":
             import zstandard
@@ -158,4 +158,4 @@ def test_memory_is_bounded(tmp_path, kind):
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     text_bytes, peak = map(int, done.stdout.split())
     assert text_bytes > 75e6
-    assert peak * 1024 < 250e6
+    assert peak * 1024 < (300e6 if kind == "parquet" else 230e6)
