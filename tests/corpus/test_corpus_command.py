@@ -123,7 +123,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak is read from Linux")
 @pytest.mark.parametrize("kind", ["one document", "words without end", "lines", "parquet", "zst"])
 def test_memory_is_bounded(tmp_path, kind):
-    """150 MB in, under 230 MB of memory, of which some 60 are Python with its modules; of a Parquet file, 300 and 300."""
+    """150 MB in, under 230 MB of memory, some 60 of it Python with its modules; of a Parquet file, 300 and 300."""
     words = ("The quick brown fox — 一二三，四 — jumps over the lazy dog.\n" * 17_000).encode()  # a megabyte
     name = {"lines": "in.jsonl", "parquet": "in.parquet", "zst": "in.txt.zst"}.get(kind, "in.txt")
     with open(tmp_path / name, "wb") as file:
