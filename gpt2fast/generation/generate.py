@@ -134,7 +134,9 @@ def matchers_of(
     """
     n_vocab = shared_vocabulary(model, tokenizer)
     if settings.asked_grammar is not None:
-        return compile_grammar(settings.asked_grammar, tokenizer, n_vocab, ends(model, tokenizer), limits)
+        return compile_grammar(
+            settings.asked_grammar, tokenizer, n_vocab, ends(model, tokenizer), limits, forcing=settings.forcing
+        )
     make = settings.token_mask
     return None if make is None else lambda: foreign_matcher(make, n_vocab)
 

@@ -8,6 +8,7 @@ from ours once (0.3 s for 50,257 tokens) and kept.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +29,9 @@ __all__ = ["Grammar", "GrammarLimits", "compile_grammar", "read_grammar"]
 # JSON as json.dumps writes it.  With all the white space that JSON allows small models write little else, and less of
 # a text is forced.
 _LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+# How a line of Lark begins that GBNF does not have, where a rule may be called start, too.
+_LARK_LINE = re.compile(r"%llguidance\b|start\s*:(?!:=)")
 
 Kind = Literal["grammar", "regex", "json_schema", "choices", "lark"]
 
@@ -53,6 +57,8 @@ class GrammarLimits:
     source: int = 10_000_000
     #: Symbols of the rules.
     symbols: int = 500_000
+    #: Of GBNF, which is first made Lark, rules times characters, some 9,000 a millisecond.
+    conversion: int = 20_000_000
     #: Work to read the grammar, some 50,000 a millisecond.
     reading: int = 1_000_000
     #: Work of the lexer for one token, some 14,000 a millisecond, and items of the parser, some 20,000 a millisecond.
@@ -135,10 +141,19 @@ def _check_text(name: str, value: Any) -> str:
 
 
 def compile_grammar(
-    grammar: Grammar, tokenizer: Tokenizer, n_vocab: int, ends: frozenset[int], limits: GrammarLimits | None = None
+    grammar: Grammar,
+    tokenizer: Tokenizer,
+    n_vocab: int,
+    ends: frozenset[int],
+    limits: GrammarLimits | None = None,
+    *,
+    forcing: bool = True,
 ) -> Callable[[], Matcher]:
     """What makes matchers of the grammar for texts of the tokenizer's first `n_vocab` ids that may end with one of
     `ends`.
+
+    Where the grammar leaves no choice about the next bytes only the token that the tokenizer would make of them can
+    follow; without `forcing` all tokens can that spell them.
 
     Raises GrammarError where the grammar is invalid, too large, or allows no text of these tokens, and
     MissingDependencyError where llguidance is not installed.
@@ -152,9 +167,16 @@ def compile_grammar(
     limits = limits or GrammarLimits()
     if len(grammar.source) > limits.source:
         raise GrammarError(f"{grammar.kind} has {len(grammar.source)} characters; expected {limits.source} or less")
+    if grammar.kind == "grammar" and not _is_lark(grammar.source):
+        rules = grammar.source.count("::=")
+        if rules * len(grammar.source) > limits.conversion:
+            raise GrammarError(
+                f"grammar has {rules} rules in {len(grammar.source)} characters; expected a product of "
+                f"{limits.conversion} or less"
+            )
     matcher = llguidance.LLMatcher(
         _tokenizer(tokenizer, n_vocab, ends),
-        _definition(grammar),
+        _definition(grammar, forcing),
         log_level=0,
         limits=llguidance.LLParserLimits(
             initial_lexer_fuel=limits.reading,
@@ -183,27 +205,41 @@ def compile_grammar(
     return make
 
 
-def _definition(grammar: Grammar) -> str:
+def _definition(grammar: Grammar, forcing: bool) -> str:
     """What llguidance takes, of the grammar."""
     from llguidance import LLMatcher
 
     try:
         if grammar.kind == "json_schema":
-            return str(LLMatcher.grammar_from_json_schema(grammar.source, defaults=_LAYOUT))
-        if grammar.kind == "regex":
-            return str(LLMatcher.grammar_from_regex(grammar.source))
-        if grammar.kind == "choices":
-            choices = " | ".join(json.dumps(choice) for choice in json.loads(grammar.source))
-            return str(LLMatcher.grammar_from_lark(f"start: {choices}"))
-        if grammar.kind == "grammar":
-            from llguidance.gbnf_to_lark import any_to_lark
+            definition = str(LLMatcher.grammar_from_json_schema(grammar.source, defaults=_LAYOUT))
+            if forcing:
+                return definition
+            lark = f"start: %json {json.dumps(json.loads(definition)['grammars'][0]['json_schema'])}"
+        elif grammar.kind == "regex":
+            lark = json.loads(LLMatcher.grammar_from_regex(grammar.source))["grammars"][0]["lark_grammar"]
+        elif grammar.kind == "choices":
+            lark = "start: " + " | ".join(json.dumps(choice) for choice in json.loads(grammar.source))
+        elif grammar.kind == "grammar" and not _is_lark(grammar.source):
+            from llguidance.gbnf_to_lark import gbnf_to_lark
 
-            return str(LLMatcher.grammar_from_lark(any_to_lark(grammar.source)))
-        return str(LLMatcher.grammar_from_lark(grammar.source))
+            lark = gbnf_to_lark(grammar.source)
+        else:
+            lark = grammar.source
+        # Of several lines with options the last one counts.
+        return str(LLMatcher.grammar_from_lark(lark if forcing else f'{lark}\n%llguidance {{"no_forcing": true}}\n'))
     except RecursionError:
         raise GrammarError(f"{grammar.kind} is nested too deeply") from None
     except Exception as error:
         raise GrammarError(f"{grammar.kind} is not acceptable: {error}") from None
+
+
+def _is_lark(source: str) -> bool:
+    """Whether the grammar is in Lark, not in GBNF.
+
+    Line by line: llguidance's `is_lark_syntax` takes the square of the number of empty lines, and keeps the
+    interpreter's lock all the while.
+    """
+    return any(_LARK_LINE.match(line.lstrip()) for line in source.split("\n"))
 
 
 def _told(matcher: LLMatcher) -> str:

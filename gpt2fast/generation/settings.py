@@ -117,5 +117,11 @@ class Settings(Sampling):
         functions = (self.logits_processor, self.stopping_criteria, self.prefix_allowed_tokens_fn)
         return super().plain and not constrained and not any(functions)
 
+    @property
+    def forcing(self) -> bool:
+        """Whether the one token that a grammar leaves can be taken unasked: none is banned, no function has a say."""
+        banned = (self.no_repeat_ngram_size, self.banned_ids, self.banned_sequences)
+        return not any((*banned, self.logits_processor, self.prefix_allowed_tokens_fn))
+
     def _named_ids(self) -> dict[str, Iterable[int]]:
         return {**super()._named_ids(), "stop_token_ids": self.stop_token_ids}

@@ -11,7 +11,15 @@ from gpt2fast.server.request_body import RequestBody, checked_text, shown, wrong
 __all__ = ["LIMITS", "parse_grammar"]
 
 #: What a request's grammar may take: reading the largest takes some tenths of a second.
-LIMITS = GrammarLimits(source=1 << 16, symbols=100_000, reading=500_000, lexing=100_000, parsing=20_000, states=50_000)
+LIMITS = GrammarLimits(
+    source=1 << 16,
+    symbols=100_000,
+    conversion=4_000_000,
+    reading=500_000,
+    lexing=100_000,
+    parsing=20_000,
+    states=50_000,
+)
 _MOST_CHOICES, _LONGEST_CHOICE = 1024, 1024
 
 #: The fields whose value is the source itself, and the setting that takes it.

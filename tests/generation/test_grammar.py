@@ -153,6 +153,10 @@ def test_grammars(lm):
     gbnf = 'root ::= "x" [0-9]{2,4} "!"'
     assert re.fullmatch(r"x[0-9]{2,4}!", lm.generate("x", grammar=gbnf, seed=2).text)
     assert re.fullmatch(r"x[0-9]{2,4}!", lm.generate("x", grammar='start: "x" /[0-9]{2,4}/ "!"', seed=2).text)
+    assert lm.generate("x", grammar='\n \n  start : "a"').text == "a"
+    gbnf = 'start ::= "b"\nother ::= start\nroot ::= "a" other'  # a rule that is called start makes it no Lark
+    with pytest.raises(GrammarError, match="already exists"):
+        lm.generate("x", grammar=gbnf)
 
 
 def test_a_text_that_ends_in_the_middle_says_so(lm):
@@ -181,6 +185,45 @@ def test_stop_strings_and_minimum_lengths_count_too(lm):
     assert lm.generate("x", regex="(ab)+c", stop="b", seed=1).text == "a"
     found = lm.generate("x", regex="a*", min_new_tokens=4, seed=1, temperature=0)
     assert len(found.ids) >= 4
+
+
+@pytest.mark.parametrize("how", [{}, {"logprobs": 1}, {"speculate": "lookup"}, {"speculate": "int8"}])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_what_is_forced_is_spelled_without_banned_tokens(lm, how, temperature):
+    text = "the king of all the land and the king"
+    usual = lm.generate("x", choices=[text], seed=1).ids
+    assert usual == lm.tokenizer.encode(text)
+    king = usual[1]
+    for bans in ({"banned_ids": [king]}, {"banned_sequences": [[king]]}):
+        found = lm.generate("x", choices=[text], seed=1, temperature=temperature, **bans, **how)
+        assert (found.text, found.finish_reason) == (text, "stop")
+        assert king not in found.ids
+    found = lm.generate("x", choices=[text], seed=1, temperature=temperature, no_repeat_ngram_size=2, **how)
+    assert found.text == text
+    pairs = list(zip(found.ids, found.ids[1:], strict=False))
+    assert len(set(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize("how", [{}, {"speculate": "lookup"}, {"speculate": "int8"}])
+def test_functions_are_asked_about_what_is_forced(lm, how):
+    text = "the king of all the land"
+    king = lm.tokenizer.encode(text)[1]
+    asked = []
+
+    def processor(ids, logits):
+        asked.append(len(ids))
+        logits[king] = -np.inf
+        return logits
+
+    found = lm.generate("x", choices=[text], seed=1, logits_processor=processor, **how)
+    assert (found.text, king in found.ids) == (text, False)
+    assert {len(found.prompt_ids) + i for i in range(len(found.ids))} <= set(asked)
+    schema = {"const": text}
+    found = lm.generate("x", json_schema=schema, seed=1, logits_processor=processor, **how)
+    assert (found.text, king in found.ids) == (f'"{text}"', False)
+    others = [id for id in range(4096) if id != king]
+    found = lm.generate("x", choices=[text], seed=1, prefix_allowed_tokens_fn=lambda prompt, ids: others, **how)
+    assert (found.text, king in found.ids) == (text, False)
 
 
 def test_processors_work_within_the_grammar(lm):
@@ -260,6 +303,8 @@ def test_without_the_package(lm, monkeypatch):
         {"lark": "start: " + " ".join(['"a"?'] * 3000)},
         {"lark": 'start: start start | "a" | '},
         {"grammar": "root ::= " + "(" * 5000 + '"a"' + ")" * 5000},
+        {"grammar": "\n" * 1_000_000 + 'root ::= "a"'},
+        {"grammar": "root ::= r0\n" + "\n".join(f'r{i} ::= "a" r{i + 1}' for i in range(5000)) + '\nr5000 ::= "x"'},
         {"regex": "x" * 10_000_001},
     ],
     ids=lambda options: next(iter(options)),
@@ -279,6 +324,10 @@ def test_limits_are_the_callers(lm):
     grammar = read_grammar(regex="a" * 100)
     with pytest.raises(GrammarError, match="regex has 100 characters; expected 50 or less"):
         compile_grammar(grammar, lm.tokenizer, 4096, frozenset(), GrammarLimits(source=50))
+    grammar = read_grammar(grammar='root ::= a\na ::= "b"')
+    assert compile_grammar(grammar, lm.tokenizer, 4096, frozenset(), GrammarLimits(conversion=40))
+    with pytest.raises(GrammarError, match="grammar has 2 rules in 20 characters; expected a product of 39 or less"):
+        compile_grammar(grammar, lm.tokenizer, 4096, frozenset(), GrammarLimits(conversion=39))
 
 
 # Masks of other packages

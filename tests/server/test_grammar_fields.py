@@ -136,6 +136,8 @@ def test_hostile_grammars_are_answered_and_keep_nobody_waiting(server: Live) -> 
         {"guided_json": {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(1500)}}},
         {"grammar": "root ::= " + "(" * 5000 + '"a"' + ")" * 5000},
         {"guided_choice": [f"choice {i}" for i in range(1024)]},
+        {"grammar": "\n" * 65_000 + 'root ::= "a"'},
+        {"grammar": "root ::= r0\n" + "\n".join(f'r{i} ::= "a" r{i + 1}' for i in range(2500)) + '\nr2500 ::= "x"'},
     ]
     statuses: list[int] = []
 
@@ -149,7 +151,7 @@ def test_hostile_grammars_are_answered_and_keep_nobody_waiting(server: Live) -> 
         assert server.ask("GET", "/health")[0] == 200
     for thread in threads:
         thread.join()
-    assert len(statuses) == 12
+    assert len(statuses) == 16
     assert set(statuses) <= {200, 400}
 
 
