@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2fast._internal.arguments import real_number, whole_number
-from gpt2fast.errors import InputError
+from gpt2fast.errors import GrammarError, InputError, ProcessorError
 from gpt2fast.generation.generate import MOST_TEXTS, Prompt, generated_sequences
 from gpt2fast.generation.sampling import highest, log_probabilities, penalize_repetition
 from gpt2fast.generation.sequence import FinishReason, GeneratedSequence
@@ -44,7 +44,9 @@ class Beam:
     text: str
     #: All new token ids, those of end-of-text or a stop string included.
     ids: list[int]
-    #: Why the text ended: "stop" (a stop string), "eos" (end-of-text) or "length" (max_new_tokens or the context).
+    #: Why the text ended: "stop" (a stop string, a stopping criterion, or a grammar after which nothing can come),
+    #: "eos" (end-of-text), "length" (max_new_tokens or the context) or "error" (of a batch, a search whose processor or
+    #: grammar failed).
     finish_reason: FinishReason
     #: The ids of the prompt.
     prompt_ids: list[int]
@@ -52,6 +54,8 @@ class Beam:
     score: float
     #: The natural logarithm of the probability of all new tokens together, after the penalties, where there are any.
     log_likelihood: float
+    #: What went wrong, where the text ended with "error".
+    error: Exception | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -75,7 +79,8 @@ def beam_searches(
     the repetition penalty, `no_repeat_ngram_size`, `banned_ids`, `banned_sequences`, the caller's functions and
     grammars, which work on log-probabilities; stopping criteria get none.  Raises InputError or InputTypeError, naming
     the argument, before anything is computed, and InputError where the model's logits are not finite or every token is
-    banned.
+    banned.  A processor or grammar that fails on the way ends the search for its prompt alone, which finds one beam,
+    the best until then, with the finish reason "error"; where there is only one prompt its error is raised.
     """
     num_beams = whole_number("num_beams", num_beams, least=1, most=MOST_TEXTS)
     if whole_number("num_return_sequences", num_return_sequences, least=1) > num_beams:
@@ -101,7 +106,12 @@ def beam_searches(
         changed = set(scheduler.step())
         for search in searches:
             if not changed.isdisjoint(search.beams):
-                search.advance(scheduler)
+                try:
+                    search.advance(scheduler)
+                except (GrammarError, ProcessorError) as error:
+                    if len(searches) == 1:
+                        raise
+                    search.fail(error, scheduler)
     return [search.finished[:num_return_sequences] for search in searches]
 
 
@@ -200,6 +210,23 @@ class _Search:
             beam.total = total
         self._ban(length + 1)
 
+    def fail(self, error: Exception, scheduler: Scheduler[_BeamSequence]) -> None:
+        """End the search with the best of its beams and this error."""
+        best, text = self.beams[0], self._text
+        new = best.ids[text.start :]
+        self.finished = [
+            Beam(
+                text=self._ending.shown(new),
+                ids=new,
+                finish_reason="error",
+                prompt_ids=text.ids,
+                score=best.total / max(len(new), 1) ** self._length_penalty,
+                log_likelihood=best.total,
+                error=error,
+            )
+        ]
+        scheduler.remove(*self.beams)
+
     def _ban(self, length: int) -> None:
         """Let no text end before it may, the next token being number `length` of the new ones."""
         text = self._text
@@ -238,7 +265,7 @@ class _Ending:
         return "length" if len(ids) == self._limit else None
 
     def shown(self, ids: List[int]) -> str:
-        text: str = self._tokenizer.decode(ids[:-1] if ids[-1] in self._ends else ids)
+        text: str = self._tokenizer.decode(ids[:-1] if ids and ids[-1] in self._ends else ids)
         places = [text.find(string) for string in self._stop]
         return text[: min((place for place in places if place >= 0), default=len(text))]
 

@@ -136,6 +136,33 @@ def test_what_fails_ends_its_own_text(lm, kind):
         list(lm.stream(PROMPTS[0], **HOW, **{kind: sometimes}))
 
 
+@pytest.mark.parametrize("kind", ["logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_what_fails_ends_its_own_search(lm, kind, after):
+    first = lm.tokenizer.encode(PROMPTS[1])
+
+    def sometimes(a, b):
+        ids = b if kind == "prefix_allowed_tokens_fn" else a
+        if ids[:3].tolist() == first[:3] and len(ids) > len(first) + after and len(ids) < len(first) + 6:
+            raise KeyError("what")
+        return {"logits_processor": b, "prefix_allowed_tokens_fn": range(4096), "stopping_criteria": False}[kind]
+
+    prompts = [PROMPTS[0], PROMPTS[1], "It was", "A fox"]
+    how = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8}
+    expected = lm.beam_search_batch(prompts, **how)
+    found = lm.beam_search_batch(prompts, **how, **{kind: sometimes})
+    assert [found[i] for i in (0, 2, 3)] == [expected[i] for i in (0, 2, 3)]
+    (beam,) = found[1]
+    assert (beam.finish_reason, beam.prompt_ids) == ("error", first)
+    assert isinstance(beam.error, ProcessorError)
+    assert beam.text == lm.tokenizer.decode(beam.ids)
+    message = f"{kind} .*sometimes raised KeyError: 'what'"
+    with pytest.raises(ProcessorError, match=message):
+        raise beam.error
+    with pytest.raises(ProcessorError, match=message):
+        lm.beam_search(PROMPTS[1], num_beams=3, max_new_tokens=8, **{kind: sometimes})
+
+
 @pytest.mark.parametrize(
     ("returned", "message"),
     [

@@ -98,6 +98,31 @@ def test_openais_client(server: Live) -> None:
         assert json.loads("".join(part.choices[0].text for part in parts)).keys() == {"name", "age"}
 
 
+def test_openais_client_parses_chats(lm: gpt2fast.LanguageModel) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    pytest.importorskip("jinja2")
+    from gpt2fast.server.chat import ChatTemplate
+
+    name = pydantic.Field(max_length=6)
+    age = pydantic.Field(ge=0, le=99)
+    person = pydantic.create_model("Person", name=(str, name), age=(int, age))
+    template = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:", lm)
+    with (
+        live(lm, chat_template=template) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none is needed", max_retries=0) as client,
+    ):
+        found = client.chat.completions.parse(
+            model="demo",
+            messages=[{"role": "user", "content": "Who was it?"}],
+            response_format=person,
+            max_tokens=60,
+            seed=1,
+        )
+    parsed = found.choices[0].message.parsed
+    assert isinstance(parsed, person)
+    assert 0 <= parsed.model_dump()["age"] <= 99
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
