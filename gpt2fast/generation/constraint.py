@@ -10,6 +10,7 @@ by llguidance's own NumPy helper.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -21,6 +22,11 @@ from gpt2fast._internal.threads import default_num_threads
 from gpt2fast.errors import Error, GrammarError, InputTypeError, ProcessorError
 
 __all__ = ["Constraint", "Matcher", "foreign_matcher"]
+
+# Processor time in seconds from which masks are computed beside the forward pass.  Most take well under 0.1 ms, less
+# than waking a thread that takes the interpreter's lock, and a core from those of the pass: a profile on two busy cores
+# had the caller wait milliseconds for it.
+_LONG = 1e-3
 
 Words = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
@@ -68,6 +74,8 @@ class Constraint:
         self._n_vocab = n_vocab
         self._accepted: list[int] = []
         self._coming: Future[list[Words]] | None = None
+        # What the last mask took.
+        self._spent = 0.0
         # The masks that were computed ahead, the first for what follows the first `_base` of the ids `_known`.
         self._masks: list[Words] = []
         self._known: list[int] = []
@@ -75,9 +83,9 @@ class Constraint:
 
     def begin(self, ids: list[int], drafts: Sequence[int]) -> None:
         """Have the masks computed that follow `ids`, and each of `drafts` after them, while the caller does something
-        else."""
+        else, where that pays."""
         self._join()
-        if self._matcher.threaded:
+        if self._matcher.threaded and self._spent * (1 + len(drafts)) > _LONG:
             self._known, self._base, self._masks = [*ids, *drafts], len(ids), []
             self._coming = _executor().submit(self._ahead, ids, drafts)
 
@@ -163,11 +171,13 @@ class Constraint:
 
     def _fill(self) -> Words:
         words = np.zeros((self._matcher.size + 31) // 32, np.int32)
+        start = time.thread_time()  # no waiting for the interpreter's lock
         try:
             self._matcher.fill(words)
         except Error:
             self._restart()
             raise
+        self._spent = time.thread_time() - start
         return words
 
     def _restart(self) -> None:

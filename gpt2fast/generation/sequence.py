@@ -210,7 +210,7 @@ class GeneratedSequence(Sequence):
             if forced is not None:
                 return forced
             mask = self._constraint.mask(new)
-            if mask.sum() == mask[banned].sum():  # nothing else can follow: the end is not too early
+            if banned and mask.sum() == mask[banned].sum():  # nothing else can follow: the end is not too early
                 banned = []
         return self.settings.choose(
             logits[: self._n_vocab],
@@ -240,7 +240,9 @@ class GeneratedSequence(Sequence):
         if settings.logits_processor:
             logits = process(settings.logits_processor, ids, logits)  # type: ignore[arg-type]
         if mask is not None:
-            logits = np.where(mask, logits, np.array(-np.inf, logits.dtype))
+            allowed = np.full_like(logits, -np.inf)
+            np.copyto(allowed, logits, where=mask)
+            logits = allowed
             if logits.max() == -np.inf:
                 raise GrammarError("no token is left to choose: those that the grammar allows are banned")
         return logits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as some
 
 import gpt2fast
 from gpt2fast.errors import GrammarError, InputError, InputTypeError, MissingDependencyError
+from gpt2fast.generation import constraint as constraint_module
 from gpt2fast.generation.constraint import Constraint
 from gpt2fast.generation.grammar import GrammarLimits, compile_grammar, read_grammar
 
@@ -392,6 +394,15 @@ def test_masks_of_xgrammar(lm):
 # The constraint itself
 
 
+@pytest.mark.parametrize("long", [-1, 1e9], ids=["beside the pass", "after it"])
+@pytest.mark.parametrize("how", [{}, {"speculate": "lookup"}, {"speculate": "int8"}])
+def test_the_same_text_wherever_masks_are_computed(lm, long, how):
+    options = {"json_schema": SCHEMA, "max_new_tokens": 60, "seed": 3, "temperature": 1}
+    expected = lm.generate_batch(PROMPTS, **options)
+    with patch.object(constraint_module, "_LONG", long):
+        assert lm.generate_batch(PROMPTS, **options, **how) == expected
+
+
 @settings(max_examples=30)
 @given(some.lists(some.sampled_from(["a", "ab", "b", "c"]), max_size=6), some.integers(0, 6), some.booleans())
 def test_a_constraint_can_be_asked_about_any_ids(lm, words, cut, ahead):
@@ -401,7 +412,8 @@ def test_a_constraint_can_be_asked_about_any_ids(lm, words, cut, ahead):
     for asked in (ids, ids[:cut], ids, []):
         valid = "c" not in lm.tokenizer.decode(asked)[:-1]
         if ahead:
-            constraint.begin(asked, ids[len(asked) :])
+            with patch.object(constraint_module, "_LONG", -1):
+                constraint.begin(asked, ids[len(asked) :])
         if valid:
             fresh = Constraint(make, 4096)
             assert (constraint.mask(asked) == fresh.mask(asked)).all()
