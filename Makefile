@@ -57,7 +57,7 @@ lint: $(VENV)/.installed-lint  ## formatting, linters, types, stubs, generated f
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/cython-lint pyx
-	$(BIN)/mypy
+	for system in linux darwin win32; do $(BIN)/mypy --platform $$system --cache-dir .mypy_cache/$$system || exit 1; done
 	$(BIN)/stubtest gpt2fast._bpe gpt2fast.kernels --allowlist tests/tools/stubtest-allowlist.txt --ignore-unused-allowlist
 	$(BIN)/python rust/tools/generate_unicode.py --check
 	$(BIN)/python tests/tools/third_party.py --check

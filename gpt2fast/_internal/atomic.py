@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from gpt2fast._internal import system
 from gpt2fast.errors import InputError, InputTypeError, MissingFileError
 
 __all__ = ["atomic_write", "put_in_place", "sync_directory"]
@@ -34,7 +35,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     process is killed, `path` is what it was before; a process that lives leaves no temporary file behind.
 
     The file gets the mode of the one it replaces, else 0666 less the umask.  Of a symbolic link the target is replaced
-    and the link stays.  Whoever has the old file open or mapped keeps its content.
+    and the link stays.  Whoever has the old file open or mapped keeps its content; Windows
+    refuses to replace such a file, which is a PermissionError.
 
     Raises MissingFileError where the directory does not exist, InputError where `path` is a directory, a device or
     anything else that is not a regular file, and OSError where the system refuses.
@@ -70,7 +72,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise
         try:
             if mode is not None:  # the umask may have taken bits that the old file has
-                os.fchmod(descriptor, mode)
+                system.set_mode(descriptor, mode)
             yield file
             file.flush()
             os.fsync(descriptor)

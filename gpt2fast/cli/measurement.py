@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal.system import peak_memory
 from gpt2fast.model.backend import DType
 from gpt2fast.model.gpt2 import GPT2
 
@@ -99,10 +98,7 @@ def _measure_one(directory: str, dtype: DType, num_threads: int | None, rounds: 
         rate = decoding_rate(model, short, batch, min(4 * rounds, n_ctx - short - 1))
         figures[f"{batch} texts at {short}, tokens/s"] = rate
     figures["weights, MB"] = model.nbytes / 1e6
-    # Kilobytes on Linux, bytes on macOS.
-    figures["peak memory, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1e-6 if sys.platform == "darwin" else 1.024e-3
-    )
+    figures["peak memory, MB"] = peak_memory() / 1e6
     return figures
 
 

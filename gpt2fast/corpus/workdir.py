@@ -8,9 +8,10 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from gpt2fast._internal import system
 from gpt2fast._internal.atomic import atomic_write
 from gpt2fast.errors import Error, InputError
 
@@ -114,17 +115,15 @@ def locked(path: str) -> Iterator[WorkDirectory]:
     The system lets go of the lock when the process ends, however it ends.  Raises InputError where another process
     holds it.
     """
-    import fcntl
-
     lock = os.path.join(path, _LOCK)
     while True:
         os.makedirs(path, exist_ok=True)
         try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
             continue  # another process has just finished and removed it
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock(descriptor)
         except BlockingIOError:
             os.close(descriptor)
             raise InputError(f"{path}: another process is at work on the same output") from None
@@ -138,9 +137,11 @@ def locked(path: str) -> Iterator[WorkDirectory]:
         yield WorkDirectory(path)
     finally:
         if os.listdir(path) == [_LOCK]:
-            os.unlink(lock)
-            os.rmdir(path)
-        os.close(descriptor)
+            system.close_and_unlink(descriptor, lock)
+            with suppress(OSError):  # another process may have begun here
+                os.rmdir(path)
+        else:
+            os.close(descriptor)
 
 
 def warn(message: str) -> None:

@@ -19,13 +19,13 @@ import os
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from io import FileIO
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gpt2fast._internal import system
 from gpt2fast._internal.arguments import path_name
 from gpt2fast._internal.threads import default_num_threads
 from gpt2fast.errors import InputError, MissingFileError
@@ -36,8 +36,6 @@ __all__ = ["bytes_of", "empty", "map_file", "open_file", "read_at", "read_into"]
 _MOST_THREADS = 8
 _SHARE = 32 << 20  # bytes that make it worth to start one more thread
 _POPULATE = 1 << 20  # bytes from which an array has pages of its own
-# Linux alone has the flag.
-_POPULATED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE if hasattr(mmap, "MAP_POPULATE") else None
 _MOST_BUFFERS = 512  # of one preadv; the limit is 1024 on Linux and macOS
 _MOST_BYTES = 1 << 30  # of one preadv; Linux stops at 2 GB, macOS refuses more
 
@@ -64,9 +62,9 @@ def open_file(path: str | os.PathLike[str], what: str = "a safetensors file") ->
 
 def read_at(file: FileIO, count: int, offset: int) -> bytes:
     """`count` bytes from one place of the file, fewer where it ends before."""
-    content = os.pread(file.fileno(), min(count, _MOST_BYTES), offset)
+    content = system.read_at(file.fileno(), min(count, _MOST_BYTES), offset)
     while len(content) < count:
-        more = os.pread(file.fileno(), min(count - len(content), _MOST_BYTES), offset + len(content))
+        more = system.read_at(file.fileno(), min(count - len(content), _MOST_BYTES), offset + len(content))
         if not more:
             break
         content += more
@@ -76,11 +74,9 @@ def read_at(file: FileIO, count: int, offset: int) -> bytes:
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """An array to read into; a large one is of pages that the system provides all at once, not one fault at a time."""
     size = math.prod(shape) * dtype.itemsize
-    if size >= _POPULATE and _POPULATED is not None:
-        with suppress(OSError, ValueError):
-            array: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=mmap.mmap(-1, size, flags=_POPULATED))
-            return array
-    return np.empty(shape, dtype)
+    pages = system.populated(size) if size >= _POPULATE else None
+    array: npt.NDArray[Any] = np.empty(shape, dtype) if pages is None else np.ndarray(shape, dtype, buffer=pages)
+    return array
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
@@ -134,7 +130,7 @@ def _read_part(descriptor: int, buffers: list[memoryview], offset: int, name: st
             room -= len(batch[-1])
             if room == 0:
                 break
-        count = os.preadv(descriptor, batch, offset)
+        count = system.read_into(descriptor, batch, offset)
         if count == 0 and room < _MOST_BYTES:
             raise InputError(f"{name}: the file became shorter while it was read")
         offset += count

@@ -16,6 +16,7 @@ import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gpt2fast._internal.system import open_files_limit
 from gpt2fast.server.turns import Share
 
 __all__ = ["Connection", "Listener", "close_late", "most_connections"]
@@ -183,12 +184,8 @@ def close_late(connections: Iterable[Connection], head_timeout: float, write_tim
 
 def most_connections(most: int) -> int:
     """How many connections a process can have, at most `most`: its limit of open files leaves no more."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows, which has no such limit
-        return most
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return most if files == resource.RLIM_INFINITY else max(min(most, files - _OTHER_FILES), 1)
+    files = open_files_limit()
+    return most if files is None else max(min(most, files - _OTHER_FILES), 1)
 
 
 class Listener:
