@@ -21,7 +21,7 @@ from gpt2fast.corpus.groups import groups, model_identity
 from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
-from gpt2fast.corpus.score_job import Place, opened_table, score_work
+from gpt2fast.corpus.score_job import Place, opened_table
 from gpt2fast.corpus.tables import Column, table_of
 from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
 from gpt2fast.errors import InputError
@@ -148,17 +148,11 @@ def max_activating_files(
         "model": model_identity(lm),
         "inputs": [[source.path, source.size, source.mtime_ns] for source in sources],
     }
-    try:
-        make = partial(_Job, search=search, identity=identity)
-        with opened_table(path, sources, make, overwrite=overwrite, restart=restart) as job:
-            if not job.finished:
-                _run(job, sources, how, progress, checkpoint_seconds)
-            examples = job.publish(path, sources, overwrite=overwrite)
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            message = f"{error.strerror}; {WorkDirectory(score_work(path)).kept}"
-            raise OSError(error.errno, message, error.filename or score_work(path)) from error
-        raise
+    make = partial(_Job, search=search, identity=identity)
+    with opened_table(path, sources, make, overwrite=overwrite, restart=restart) as job:
+        if not job.finished:
+            _run(job, sources, how, progress, checkpoint_seconds)
+        examples = job.publish(path, sources, overwrite=overwrite)
     seconds = time.perf_counter() - start
     return ActivatingSummary(
         **job.counts, units=len(search.units), examples=examples, seconds=seconds, resumed=job.resumed

@@ -18,7 +18,7 @@ from gpt2fast._internal.atomic import put_in_place, sync_directory
 from gpt2fast.corpus.batches import Cursor
 from gpt2fast.corpus.inputs import WORK_SUFFIX, Input
 from gpt2fast.corpus.tables import Column, table_of
-from gpt2fast.corpus.workdir import WorkDirectory, locked
+from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, locked
 from gpt2fast.errors import InputError, MissingFileError
 
 __all__ = ["Place", "ScoreCounts", "ScoreJob", "opened_table", "score_work"]
@@ -192,24 +192,30 @@ def opened_table(
     `make` gives it, of its work directory and whether it can go on where it was stopped.
 
     Raises InputError where another process is at work on it, where another job was begun in its place, and where the
-    table is there and not to be replaced.
+    table is there and not to be replaced.  An OSError for want of room, also in the block, says what is kept.
     """
     parent = os.path.dirname(out) or "."
     if not os.path.isdir(parent):
         raise MissingFileError(f"{out}: there is no directory {parent}")
     resumable = all(source.is_file for source in sources)
-    with locked(score_work(out)) as work:
-        job: J | None = None
-        try:
-            if restart or not resumable:
-                work.clear()
-            progress = work.read()
-            if os.path.lexists(out) and not overwrite and not (progress and progress.get("finished")):
-                raise InputError(f"{out}: is there already; to replace it, say --overwrite")
-            job = make(work, resumable)
-            yield job
-        finally:
-            if job is not None:
-                job.close()
-            if work.read() is None:  # nothing was done that would be worth going on from
-                work.clear()
+    try:
+        with locked(score_work(out)) as work:
+            job: J | None = None
+            try:
+                if restart or not resumable:
+                    work.clear()
+                progress = work.read()
+                if os.path.lexists(out) and not overwrite and not (progress and progress.get("finished")):
+                    raise InputError(f"{out}: is there already; to replace it, say --overwrite")
+                job = make(work, resumable)
+                yield job
+            finally:
+                if job is not None:
+                    job.close()
+                if work.read() is None:  # nothing was done that would be worth going on from
+                    work.clear()
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            message = f"{error.strerror}; {WorkDirectory(score_work(out)).kept}"
+            raise OSError(error.errno, message, error.filename or score_work(out)) from error
+        raise

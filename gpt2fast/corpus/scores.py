@@ -21,10 +21,10 @@ from gpt2fast.corpus.inputs import Input, find_inputs, path_of
 from gpt2fast.corpus.keep import Picks, check_keeping, write_kept
 from gpt2fast.corpus.options import CorpusOptions
 from gpt2fast.corpus.progress import Progress
-from gpt2fast.corpus.score_job import Place, ScoreJob, opened_table, score_work
+from gpt2fast.corpus.score_job import Place, ScoreJob, opened_table
 from gpt2fast.corpus.score_rows import KEPT_COLUMNS, Scoring, columns_of, condition_of
 from gpt2fast.corpus.tables import VERSION, Column, Write, has_metadata, table_of
-from gpt2fast.corpus.workdir import NO_ROOM, WorkDirectory, warn
+from gpt2fast.corpus.workdir import NO_ROOM, warn
 from gpt2fast.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -227,19 +227,13 @@ def score_files(
         columns if condition is None else condition,
         {"context": context, "stride": stride, "bos": flag("bos", bos), "allow_special": allow_special},
     )
-    try:
-        job_of = partial(ScoreJob, columns=columns, identity=identity, on_error=on_error)
-        with opened_table(path, sources, job_of, overwrite=overwrite, restart=restart) as job:
-            if not job.finished and engine == "ray":
-                score_cluster.run(job, sources, how, scoring, address=address, progress=progress)
-            elif not job.finished:
-                _run(job, sources, how, scoring, progress, checkpoint_seconds)
-            job.publish(path, make=make, overwrite=overwrite)
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            message = f"{error.strerror}; {WorkDirectory(score_work(path)).kept}"
-            raise OSError(error.errno, message, error.filename or score_work(path)) from error
-        raise
+    job_of = partial(ScoreJob, columns=columns, identity=identity, on_error=on_error)
+    with opened_table(path, sources, job_of, overwrite=overwrite, restart=restart) as job:
+        if not job.finished and engine == "ray":
+            score_cluster.run(job, sources, how, scoring, address=address, progress=progress)
+        elif not job.finished:
+            _run(job, sources, how, scoring, progress, checkpoint_seconds)
+        job.publish(path, make=make, overwrite=overwrite)
     return ScoreSummary(**asdict(job.counts), seconds=time.perf_counter() - start, resumed=job.resumed)
 
 
